@@ -1,0 +1,1 @@
+"""Compiled cluster simulator: step times, block caches, batching."""

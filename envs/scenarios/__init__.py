@@ -1,0 +1,1 @@
+"""Named scenarios (TOML), their schema and registry."""

@@ -1,0 +1,1 @@
+"""What a router may know: ledger, cache index, history, hash ring, telemetry."""

@@ -1,0 +1,1 @@
+"""Requests: tapes, synthetic generators, trace readers."""

@@ -1,0 +1,1 @@
+"""Benchmarks and cross-checks against independent programs."""
