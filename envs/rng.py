@@ -4,7 +4,6 @@ No generator state is shared, so a draw does not depend on how many environments
 threads, or on what was drawn before. The mix is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 """
 
-import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -34,17 +33,20 @@ def uniform(key: np.uint64, counter: int) -> float:
     return float(random_word(key, counter) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@numba.vectorize([numba.float64(numba.uint64, numba.int64)])  # type: ignore[untyped-decorator]
-def _uniform_ufunc(key, counter):  # type: ignore[no-untyped-def]
-    return uniform(key, counter)
+@kernel
+def _fill_uniforms(keys: NDArray[np.uint64], counters: NDArray[np.int64], out: NDArray[np.float64]) -> None:
+    for i in range(out.size):
+        out[i] = uniform(keys[i], counters[i])
 
 
 def uniforms(key: ArrayLike, counter: ArrayLike) -> NDArray[np.float64]:
     """`uniform`, broadcast over arrays of keys (uint64) and counters (int64)."""
-    result: NDArray[np.float64] = _uniform_ufunc(
+    keys, counters = np.broadcast_arrays(
         np.asarray(key, np.uint64), np.asarray(counter, np.int64)
     )
-    return result
+    out = np.empty(keys.size)
+    _fill_uniforms(keys.ravel(), counters.ravel(), out)
+    return out.reshape(keys.shape)
 
 
 def stream_key(seed: int, stream: int = 0) -> np.uint64:
