@@ -1,12 +1,15 @@
 """The one decorator for compiled functions, with a disk cache that cannot go stale.
 
 Numba's own cache watches only the file of the compiled function, not the files of the functions it
-calls: after an edit of a callee the old machine code would still run. Here the cache folder is named
-after the contents of every source file under `envs/` and `baselines/`, so an edit anywhere starts a
-new folder.
+calls: after an edit of a callee the old machine code would still run. Here a module's cache folder is
+named after the contents of its source and of every `prefixgym` module that it imports, directly or
+not, so an edit to any of them starts a new folder.
 """
 
+import ast
+import functools
 import hashlib
+import inspect
 import os
 import shutil
 import sys
@@ -19,46 +22,71 @@ import numba.core.config
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FOLDERS_KEPT = 3
+_PACKAGE = Path(__file__).parent.parent  # holds envs/ and baselines/, installed or in the work tree
+_VERSIONS_KEPT = 3
 
 
-def _sources_digest() -> str:
-    """Hash of the compiler's version and of every source file that may hold compiled functions."""
-    digest = hashlib.sha256(f"{numba.__version__} {sys.version}".encode())
-    package = Path(__file__).resolve().parent
-    for folder in (package, package.parent / "baselines"):
-        for path in sorted(folder.rglob("*.py")):
-            digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _prepare_cache_folder() -> Path:
-    """The cache folder for these sources; older ones are pruned, and a first compile is announced."""
+def _cache_root() -> Path:
     base = os.environ.get("PREFIXGYM_CACHE_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "prefixgym"
     )
-    root = Path(base) / "kernels"
-    folder = root / _sources_digest()
+    return Path(base) / "kernels"
+
+
+@functools.cache
+def _imported_modules(path: Path) -> frozenset[Path]:
+    """Source files of the `prefixgym` modules that the module at `path` imports by name."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("prefixgym."):
+            target = _PACKAGE.joinpath(*str(node.module).split(".")[1:]).with_suffix(".py")
+            if target.is_file():
+                found.add(target)
+    return frozenset(found)
+
+
+def _digest(path: Path) -> str:
+    """Hash of the compiler's version and of all sources that can end up in the module's kernels."""
+    reached, frontier = {path}, [path]
+    while frontier:
+        new = _imported_modules(frontier.pop()) - reached
+        reached |= new
+        frontier += new
+    digest = hashlib.sha256(f"{numba.__version__} {sys.version}".encode())
+    for source in sorted(reached):
+        digest.update(source.name.encode() + source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@functools.cache
+def _announce(root: Path) -> None:
+    print(
+        "prefixgym: compiling the simulator's kernels for this version "
+        f"(once, about a minute; kept in {root})",
+        file=sys.stderr,
+    )
+
+
+@functools.cache
+def _cache_folder(path: Path) -> Path:
+    """The cache folder of the module at `path`; a new one is announced, old versions are pruned."""
+    root = _cache_root()
+    folder = root / f"{path.parent.name}.{path.stem}-{_digest(path)}"
     if not folder.exists():
+        _announce(root)
         folder.mkdir(parents=True, exist_ok=True)
-        print(
-            "prefixgym: compiling the simulator's kernels for this version (once, about a minute; "
-            f"kept in {root})",
-            file=sys.stderr,
+        versions = sorted(
+            root.glob(f"{path.parent.name}.{path.stem}-*"), key=lambda p: p.stat().st_mtime
         )
-        older = sorted((p for p in root.iterdir() if p != folder), key=lambda p: p.stat().st_mtime)
-        for stale in older[: max(0, len(older) + 1 - _FOLDERS_KEPT)]:
+        for stale in versions[:-_VERSIONS_KEPT]:
             shutil.rmtree(stale, ignore_errors=True)
     return folder
-
-
-CACHE_FOLDER = _prepare_cache_folder()
 
 
 def kernel(function: F) -> F:
     """Compile `function` on first call; release the GIL while it runs; keep the result on disk."""
     previous = numba.core.config.CACHE_DIR
-    numba.core.config.CACHE_DIR = str(CACHE_FOLDER)
+    numba.core.config.CACHE_DIR = str(_cache_folder(Path(inspect.getfile(function))))
     try:
         compiled: F = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     finally:
