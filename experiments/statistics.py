@@ -1,0 +1,81 @@
+"""Interquartile means with stratified-bootstrap intervals, and paired comparisons of routers.
+
+Source: Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice"
+(arXiv 2108.13264). A stratum is a scenario, a unit is one of its seeds: all loads of a seed are
+drawn together, since they are the same requests at another X
+are resampled with the same draws, so their difference is a paired one (common random numbers).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+RESAMPLES = 2000
+CONFIDENCE = 0.95
+
+
+class Estimate(NamedTuple):
+    """A point estimate and its interval; the ends are nan where one seed allows no interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def overlaps(self, other: "Estimate") -> bool:
+        """True unless the two intervals are known and disjoint."""
+        return not (self.low > other.high or other.low > self.high)
+
+
+def interquartile_mean(values: ArrayLike) -> NDArray[np.float64]:
+    """Mean of the middle half along the last axis: floor(n / 4) values are cut from each end."""
+    ordered = np.sort(np.asarray(values, dtype=np.float64), axis=-1)
+    cut = ordered.shape[-1] // 4
+    middle: NDArray[np.float64] = ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
+    return middle
+
+
+def resampled_means(strata: Sequence[ArrayLike], seed: int = 0) -> NDArray[np.float64]:
+    """Interquartile means of `RESAMPLES` stratified resamples, shape [RESAMPLES].
+
+    Args:
+        strata: one array a stratum, shape [seeds] or [seeds, loads]; seeds are drawn with
+            replacement within their stratum.
+        seed: strata of equal shapes and an equal seed get equal draws, which pairs them.
+    """
+    generator = np.random.default_rng(seed)
+    samples = []
+    for stratum in strata:
+        values = np.asarray(stratum, dtype=np.float64)
+        draws = generator.integers(len(values), size=(RESAMPLES, len(values)))
+        samples.append(values[draws].reshape(RESAMPLES, -1))
+    return interquartile_mean(np.concatenate(samples, axis=1))
+
+
+def estimate(strata: Sequence[ArrayLike]) -> Estimate:
+    """Interquartile mean over all values, with its percentile-bootstrap interval."""
+    value = interquartile_mean(np.concatenate([np.ravel(np.asarray(s)) for s in strata]))
+    return _with_interval(float(value), strata, resampled_means(strata))
+
+
+def paired_difference(strata: Sequence[ArrayLike], reference: Sequence[ArrayLike]) -> Estimate:
+    """Interquartile mean of one router minus that of another that saw the same seeds."""
+    shapes = [np.shape(s) for s in strata]
+    if shapes != [np.shape(s) for s in reference]:
+        raise ValueError(
+            f"paired routers need the same seeds: found shapes {shapes} and "
+            f"{[np.shape(s) for s in reference]}"
+        )
+    value = estimate(strata).value - estimate(reference).value
+    return _with_interval(value, strata, resampled_means(strata) - resampled_means(reference))
+
+
+def _with_interval(
+    value: float, strata: Sequence[ArrayLike], resamples: NDArray[np.float64]
+) -> Estimate:
+    if all(len(np.asarray(s)) == 1 for s in strata):
+        return Estimate(value, np.nan, np.nan)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(resamples, (tail, 1 - tail))
+    return Estimate(value, float(low), float(high))
