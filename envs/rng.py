@@ -34,16 +34,16 @@ def uniform(key: np.uint64, counter: int) -> float:
 
 
 @kernel
-def _fill_uniforms(keys: NDArray[np.uint64], counters: NDArray[np.int64], out: NDArray[np.float64]) -> None:
+def _fill_uniforms(
+    keys: NDArray[np.uint64], counters: NDArray[np.int64], out: NDArray[np.float64]
+) -> None:
     for i in range(out.size):
         out[i] = uniform(keys[i], counters[i])
 
 
 def uniforms(key: ArrayLike, counter: ArrayLike) -> NDArray[np.float64]:
     """`uniform`, broadcast over arrays of keys (uint64) and counters (int64)."""
-    keys, counters = np.broadcast_arrays(
-        np.asarray(key, np.uint64), np.asarray(counter, np.int64)
-    )
+    keys, counters = np.broadcast_arrays(np.asarray(key, np.uint64), np.asarray(counter, np.int64))
     out = np.empty(keys.size)
     _fill_uniforms(keys.ravel(), counters.ravel(), out)
     return out.reshape(keys.shape)

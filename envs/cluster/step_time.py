@@ -13,8 +13,8 @@ with n_s the scheduled sequences. Source: `simulators.md` §3, fitted on NVIDIA 
 kernel timings and checked on real serving runs. Kernels return ticks (`prefixgym.envs.clock`).
 
 Time is linear in K, and `decode_slope` = d2 in whole ticks, so that K enters as an exact integer
-term: decode-only steps form an arithmetic series that an engine may leap over. The `POLYNOMIAL`
-kind (NVIDIA Dynamo's mocker) is not linear in K; `is_linear_in_context` tells them apart.
+term: decode-only steps form an arithmetic series that an engine leaps over (`decode_leap_ticks`). The
+`POLYNOMIAL` kind (NVIDIA Dynamo's mocker) is quadratic in K and has a closed sum too.
 """
 
 import math
@@ -149,13 +149,6 @@ def _polynomial_ticks(
 
 
 @kernel
-def is_linear_in_context(cost: StepCost) -> bool:
-    """Whether a decode-only step is `decode_base_ticks + decode_slope · K`."""
-    linear: bool = cost.kind == COMPACT
-    return linear
-
-
-@kernel
 def step_ticks(
     cost: StepCost,
     prefill_tokens: int,
@@ -193,6 +186,55 @@ def decode_base_ticks(cost: StepCost, decode_sequences: int) -> int:
     are linear in context; meaningless for others.
     """
     return _compact_base_ticks(cost, 0, 0.0, decode_sequences, decode_sequences)
+
+
+@kernel
+def longest_decode_leap(cost: StepCost, decode_sequences: int, decode_context: int) -> int:
+    """Decode-only steps from here on that `decode_leap_ticks` can sum, at least 1.
+
+    Only POLYNOMIAL has an end: its cost stops growing once K reaches the KV capacity.
+    """
+    if cost.kind == COMPACT:
+        return np.iinfo(np.int64).max
+    return max(1, int((cost.kv_capacity - decode_context) // decode_sequences))
+
+
+@kernel
+def decode_leap_ticks(
+    cost: StepCost, base: int, decode_sequences: int, decode_context: int, steps: int
+) -> int:
+    """Duration of `steps` decode-only steps in a row of the same B sequences, in ticks.
+
+    Every step adds B tokens to K, so step j (from 0) attends to K + B·j. With S1 = Σ (K + B·j) =
+    m·K + B·m(m − 1)/2 over m steps, the compact model takes exactly m·base + decode_slope·S1: whole
+    ticks, so that any way to cut a leap into pieces gives the same times. POLYNOMIAL also needs
+    S2 = Σ (K + B·j)² = m·K² + K·B·m(m − 1) + B²·m(m − 1)(2m − 1)/6; its sum is rounded once a leap
+    instead of once a step, so that cuts move times by at most half a tick (10⁻¹² s) each.
+
+    Args:
+        cost: record of the instance.
+        base: `decode_base_ticks(cost, B)`; POLYNOMIAL does not use it.
+        decode_sequences: B.
+        decode_context: K of the first step.
+        steps: m, at most `longest_decode_leap`.
+    """
+    pairs = steps * (steps - 1) // 2
+    context_sum = steps * decode_context + decode_sequences * pairs
+    if cost.kind == COMPACT:
+        ticks: int = steps * base + cost.decode_slope * context_sum
+        return ticks
+    if steps == 1:
+        return _polynomial_ticks(cost, 0, decode_sequences, decode_context, decode_sequences)
+    context, sequences = float(decode_context), float(decode_sequences)
+    squares = (
+        steps * context * context
+        + 2.0 * context * sequences * pairs
+        + sequences * sequences * pairs * (2 * steps - 1) / 3.0
+    )
+    per_token = cost.d1 / cost.kv_capacity
+    per_square = cost.d2 / (cost.kv_capacity * cost.kv_capacity)
+    ms = steps * (cost.h0 + cost.h1 * sequences + cost.d0)
+    return int(np.rint((ms + per_token * context_sum + per_square * squares) * TICKS_PER_MS))
 
 
 @kernel

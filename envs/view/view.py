@@ -31,7 +31,10 @@ INSTANCE_VIEW = np.dtype(
         ("available", np.int64),  # 1 if the router may send this request here, else 0
         # cache index, as of the last report that arrived
         ("hit_tokens", np.int64),  # leading prompt tokens cached there, < prompt_tokens
-        ("prefill_seconds", np.float64),  # time to prefill the rest, alone in a step, by its profile
+        (
+            "prefill_seconds",
+            np.float64,
+        ),  # time to prefill the rest, alone in a step, by its profile
         # ledger: the router's own in-flight requests there
         ("requests", np.int64),  # routed and not ended
         ("prefill_requests", np.int64),  # of those, without a first token

@@ -1,0 +1,555 @@
+"""The engine: continuous batching in the manner of vLLM V1, driven by events.
+
+Rules of a step (vLLM V1 scheduler, `v1/core/sched`):
+
+- Running requests come first, in order of admission: one token each for those that decode, a chunk of
+  prompt for one that prefills, within one token budget.
+- If a running request finds no free block, the request admitted last is preempted: its blocks are
+  released, it goes to the front of the queue and later computes its tokens again.
+- Then, unless something was preempted, waiting requests are admitted first come first served while the
+  budget, the sequence limit and free blocks allow. Cached leading blocks are reused, but at least
+  one token is always computed.
+- A full prompt block can be found by others from the step that computes it on; a block filled by decoding,
+  once it is full.
+
+Only a request's last chunk of prompt can be partial, so the batch is always decoding requests followed by
+prefilling ones. While all decode, the composition stays the same until one ends or needs a block, and
+step times are an arithmetic series: the engine leaps there at once. An arrival shortens the leap to the end
+of the step in progress.
+
+Deviations: when two requests compute the same block at the same time, only the first copy is
+findable (vLLM keeps both).
+"""
+
+import numpy as np
+
+from prefixgym.envs.clock import NEVER
+from prefixgym.envs.cluster.block_cache import (
+    append_to_lru,
+    erase_slot,
+    find_slot,
+    insert_slot,
+    remove_from_lru,
+    reset_cache,
+)
+from prefixgym.envs.cluster.block_index import add_holder, remove_holder
+from prefixgym.envs.cluster.state import (
+    DECODE_LEAP,
+    END,
+    FIRST_TOKEN,
+    IDLE,
+    MIXED_STEP,
+    NEVER_DUE,
+    NONE,
+    READY,
+    ClusterArrays,
+)
+from prefixgym.envs.cluster.step_time import (
+    decode_base_ticks,
+    decode_leap_ticks,
+    longest_decode_leap,
+    step_ticks,
+)
+from prefixgym.envs.jit import kernel
+
+_NO_STEP = np.iinfo(np.int64).max
+
+
+# --- blocks -----------------------------------------------------------------------------------
+
+
+@kernel
+def _note_change(c: ClusterArrays, e: int, i: int, key: int) -> None:
+    """Remember that instance i stored or evicted block `key` since its last report."""
+    count = c.instances[e, i].num_changes
+    if count < c.changes.shape[2]:
+        c.changes[e, i, count] = key
+    c.instances[e, i].num_changes = min(count + 1, c.changes.shape[2] + 1)
+
+
+@kernel
+def _take_block(c: ClusterArrays, e: int, i: int, q: int) -> None:
+    """Give flight q one more block: the least recently used one without users, evicted if cached."""
+    instance, slots = c.instances[e, i], c.slots[e, i]
+    slot = instance.lru_head
+    remove_from_lru(instance, slots, slot)
+    key = slots[slot].key
+    if key != NONE:
+        erase_slot(slots, c.slot_table[e, i], slot)
+        remove_holder(c.holders[e], key, i)
+        _note_change(c, e, i, key)
+    slots[slot].users = 1
+    flight = c.flights[e, q]
+    c.flight_slots[e, q, flight.num_slots] = slot
+    flight.num_slots += 1
+    c.status[e, i].free_blocks -= 1
+
+
+@kernel
+def _publish_blocks(c: ClusterArrays, e: int, i: int, q: int, full_blocks: int) -> None:
+    """Make the first `full_blocks` blocks of flight q findable, as far as they have an id."""
+    flight, slots = c.flights[e, q], c.slots[e, i]
+    last = min(full_blocks, flight.cacheable)
+    for j in range(flight.published, last):
+        key = c.flight_blocks[e, q, j]
+        if find_slot(slots, c.slot_table[e, i], key) == NONE:
+            insert_slot(slots, c.slot_table[e, i], c.flight_slots[e, q, j], key)
+            add_holder(c.holders[e], key, i)
+            _note_change(c, e, i, key)
+    flight.published = max(flight.published, last)
+
+
+@kernel
+def _release_blocks(c: ClusterArrays, e: int, i: int, q: int) -> None:
+    """Flight q uses its blocks no more; they become evictable, the tail first."""
+    flight, slots = c.flights[e, q], c.slots[e, i]
+    for j in range(flight.num_slots - 1, -1, -1):
+        slot = c.flight_slots[e, q, j]
+        slots[slot].users -= 1
+        if slots[slot].users == 0:
+            append_to_lru(c.instances[e, i], slots, slot)
+            c.status[e, i].free_blocks += 1
+    flight.num_slots = 0
+    flight.published = 0
+
+
+# --- requests ---------------------------------------------------------------------------------
+
+
+@kernel
+def _emit(c: ClusterArrays, e: int, q: int, kind: int, time: int) -> None:
+    environment = c.environments[e]
+    event = c.events[e, environment.num_events]
+    event.time = time
+    event.flight = q
+    event.kind = kind
+    environment.num_events += 1
+
+
+@kernel
+def _end_flight(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
+    """The last token of flight q is out."""
+    flight = c.flights[e, q]
+    flight.end = time
+    computed = (
+        flight.prompt_tokens + flight.output_tokens - 1
+    )  # the last token is never computed on
+    _publish_blocks(c, e, i, q, computed // _block_size(c))
+    _release_blocks(c, e, i, q)
+    _emit(c, e, q, END, time)
+
+
+@kernel
+def _start_decoding(c: ClusterArrays, e: int, i: int, b: int) -> None:
+    """The prefill of batch entry b is complete and its token is out: when does it stop again?"""
+    entry, instance = c.running[e, i, b], c.instances[e, i]
+    flight = c.flights[e, entry.flight]
+    entry.chunk = 0
+    entry.end_step = instance.steps + flight.output_tokens - flight.generated
+    _find_event_step(c, e, i, b, flight.computed)
+    instance.context += flight.computed
+    instance.decoding += 1
+
+
+@kernel
+def _find_event_step(c: ClusterArrays, e: int, i: int, b: int, computed: int) -> None:
+    """Set the step at which decoding entry b, with `computed` tokens now, ends or needs a block."""
+    entry, instance = c.running[e, i, b], c.instances[e, i]
+    room = c.flights[e, entry.flight].num_slots * _block_size(c) - computed
+    entry.event_step = min(entry.end_step, instance.steps + room)
+
+
+@kernel
+def _computed(c: ClusterArrays, e: int, i: int, b: int) -> int:
+    """Tokens of decoding entry b whose KV exists: all but the newest."""
+    entry = c.running[e, i, b]
+    flight = c.flights[e, entry.flight]
+    left = entry.end_step - c.instances[e, i].steps
+    return flight.prompt_tokens + flight.output_tokens - left - 1
+
+
+@kernel
+def _preempt_last(c: ClusterArrays, e: int, i: int) -> None:
+    """The request admitted last gives up its blocks and waits at the front of the queue."""
+    status, instance = c.status[e, i], c.instances[e, i]
+    b = status.running - 1
+    entry = c.running[e, i, b]
+    q = entry.flight
+    flight = c.flights[e, q]
+    if b < instance.decoding:
+        computed = _computed(c, e, i, b)
+        flight.generated = computed + 1 - flight.prompt_tokens
+        instance.context -= computed
+        instance.decoding -= 1
+        # A block that decoding has just filled is offered before it is given up.
+        _publish_blocks(c, e, i, q, computed // _block_size(c))
+    status.running = b
+    _release_blocks(c, e, i, q)
+    flight.computed = 0
+    flight.target = flight.prompt_tokens + flight.generated
+    flight.next = instance.waiting_head
+    instance.waiting_head = q
+    if instance.waiting_tail == NONE:
+        instance.waiting_tail = q
+    status.waiting += 1
+    instance.preemptions += 1
+
+
+# --- steps ------------------------------------------------------------------------------------
+
+
+@kernel
+def _block_size(c: ClusterArrays) -> int:
+    return c.limits[0].block_size
+
+
+@kernel
+def _keep_running(c: ClusterArrays, e: int, i: int) -> bool:
+    """Blocks for the next tokens of running requests. False if one had to be preempted for them."""
+    status, instance = c.status[e, i], c.instances[e, i]
+    block_size = _block_size(c)
+    preempted = False
+    if instance.steps >= instance.next_step:
+        b = 0
+        while b < instance.decoding:
+            if c.running[e, i, b].event_step == instance.steps:
+                while status.free_blocks == 0 and b < instance.decoding:
+                    _preempt_last(c, e, i)
+                    preempted = True
+                if b >= instance.decoding:
+                    break  # b itself was the last
+                computed, q = _computed(c, e, i, b), c.running[e, i, b].flight
+                _publish_blocks(c, e, i, q, computed // block_size)
+                _take_block(c, e, i, q)
+                _find_event_step(c, e, i, b, computed)
+            b += 1
+    if status.running > instance.decoding:  # a prompt is partly computed; it is the last entry
+        entry = c.running[e, i, status.running - 1]
+        flight = c.flights[e, entry.flight]
+        budget = c.limits[i].max_batched_tokens - instance.decoding
+        entry.chunk = min(flight.target - flight.computed, budget)
+        total = flight.computed + entry.chunk
+        needed = (total + block_size - 1) // block_size - flight.num_slots
+        if needed > status.free_blocks:
+            _preempt_last(c, e, i)
+            preempted = True
+        else:
+            for _ in range(needed):
+                _take_block(c, e, i, entry.flight)
+            _publish_blocks(c, e, i, entry.flight, total // block_size)
+    return not preempted
+
+
+@kernel
+def _admit(c: ClusterArrays, e: int, i: int, budget: int) -> int:
+    """Admit the first waiting request if blocks allow; returns the tokens it takes, 0 if it stays."""
+    status, instance, slots = c.status[e, i], c.instances[e, i], c.slots[e, i]
+    block_size = _block_size(c)
+    q = instance.waiting_head
+    flight = c.flights[e, q]
+    reusable = min(flight.cacheable, (flight.target - 1) // block_size)
+    hits, unused = 0, 0
+    while hits < reusable:
+        slot = find_slot(slots, c.slot_table[e, i], c.flight_blocks[e, q, hits])
+        if slot == NONE:
+            break
+        c.flight_slots[e, q, hits] = slot
+        unused += slots[slot].users == 0
+        hits += 1
+    chunk = min(flight.target - hits * block_size, budget)
+    total = hits * block_size + chunk
+    needed = (total + block_size - 1) // block_size - hits
+    if needed > status.free_blocks - unused:
+        return 0
+    for j in range(hits):
+        slot = c.flight_slots[e, q, j]
+        if slots[slot].users == 0:
+            remove_from_lru(instance, slots, slot)
+        slots[slot].users += 1
+    status.free_blocks -= unused
+    flight.num_slots = hits
+    flight.published = hits
+    for _ in range(needed):
+        _take_block(c, e, i, q)
+    _publish_blocks(c, e, i, q, total // block_size)
+    if flight.hit_tokens == NONE:
+        flight.hit_tokens = hits * block_size
+    flight.computed = hits * block_size
+    instance.waiting_head = flight.next
+    if instance.waiting_head == NONE:
+        instance.waiting_tail = NONE
+    status.waiting -= 1
+    entry = c.running[e, i, status.running]
+    entry.flight = q
+    entry.chunk = chunk
+    status.running += 1
+    return chunk
+
+
+@kernel
+def _start_step(c: ClusterArrays, e: int, i: int, time: int) -> None:
+    """Compose the next step at `time` and find when the instance needs attention again."""
+    status, instance, limits = c.status[e, i], c.instances[e, i], c.limits[i]
+    first = instance.decoding
+    if _keep_running(c, e, i):
+        budget = limits.max_batched_tokens - instance.decoding
+        for b in range(instance.decoding, status.running):
+            budget -= c.running[e, i, b].chunk
+        while status.waiting > 0 and budget > 0 and status.running < limits.max_sequences:
+            taken = _admit(c, e, i, budget)
+            if taken == 0:
+                break
+            budget -= taken
+    first = instance.decoding
+    prefill, work = 0, 0.0
+    for b in range(first, status.running):
+        chunk = c.running[e, i, b].chunk
+        prefill += chunk
+        work += chunk * (c.flights[e, c.running[e, i, b].flight].computed + chunk / 2)
+    # A decoding request attends to its computed tokens and to the one that it computes now.
+    context = instance.context + first
+    if prefill > 0:
+        ticks = step_ticks(c.cost[i], prefill, work, first, context, status.running)
+        status.mode = MIXED_STEP
+        instance.leap_steps = 1
+        instance.busy_ticks += ticks
+        status.due = 2 * (time + ticks)
+        instance.prefilled_tokens += prefill
+        _find_next_step(c, e, i)
+    elif first > 0:
+        status.mode = DECODE_LEAP
+        _find_next_step(c, e, i)
+        instance.leap_start = time
+        instance.leap_context = context
+        instance.leap_base = decode_base_ticks(c.cost[i], first)
+        instance.leap_steps = min(
+            instance.next_step - instance.steps,
+            limits.longest_leap,
+            longest_decode_leap(c.cost[i], first, context),
+        )
+        status.due = 2 * (time + _leap_ticks(c, e, i, instance.leap_steps))
+    else:
+        status.mode = IDLE
+        status.due = NEVER_DUE
+
+
+@kernel
+def _find_next_step(c: ClusterArrays, e: int, i: int) -> None:
+    next_step = _NO_STEP
+    for b in range(c.instances[e, i].decoding):
+        next_step = min(next_step, c.running[e, i, b].event_step)
+    c.instances[e, i].next_step = next_step
+
+
+@kernel
+def _leap_ticks(c: ClusterArrays, e: int, i: int, steps: int) -> int:
+    """Duration of the first `steps` steps of the leap in progress."""
+    instance = c.instances[e, i]
+    return decode_leap_ticks(
+        c.cost[i], instance.leap_base, instance.decoding, instance.leap_context, steps
+    )
+
+
+@kernel
+def _shorten_leap(c: ClusterArrays, e: int, i: int, time: int) -> None:
+    """End the leap with the first step that ends at or after `time`."""
+    instance = c.instances[e, i]
+    passed = time - instance.leap_start
+    low, high = 0, instance.leap_steps  # `low` steps end before `time`, `high` do not
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _leap_ticks(c, e, i, middle) < passed:
+            low = middle
+        else:
+            high = middle
+    instance.leap_steps = high
+    c.status[e, i].due = 2 * (instance.leap_start + _leap_ticks(c, e, i, high))
+
+
+@kernel
+def _end_steps(c: ClusterArrays, e: int, i: int, time: int) -> None:
+    """The step or leap in progress ends at `time`: tokens come out, requests end."""
+    status, instance = c.status[e, i], c.instances[e, i]
+    if status.mode == DECODE_LEAP:
+        instance.busy_ticks += time - instance.leap_start
+    instance.steps += instance.leap_steps
+    instance.context += instance.leap_steps * instance.decoding
+    decoding = instance.decoding
+    if instance.steps >= instance.next_step:
+        kept = 0
+        for b in range(status.running):
+            if b < decoding and c.running[e, i, b].end_step == instance.steps:
+                q = c.running[e, i, b].flight
+                instance.context -= (
+                    c.flights[e, q].prompt_tokens + c.flights[e, q].output_tokens - 1
+                )
+                instance.decoding -= 1
+                _end_flight(c, e, i, q, time)
+            else:
+                _move_entry(c, e, i, b, kept)
+                kept += 1
+        status.running = kept
+    if status.mode == MIXED_STEP:
+        kept = instance.decoding
+        for b in range(instance.decoding, status.running):
+            q, chunk = c.running[e, i, b].flight, c.running[e, i, b].chunk
+            flight = c.flights[e, q]
+            flight.computed += chunk
+            if flight.computed < flight.target:
+                _move_entry(c, e, i, b, kept)
+                kept += 1
+                continue
+            flight.generated += 1
+            if flight.first_token == NEVER:
+                flight.first_token = time
+                _emit(c, e, q, FIRST_TOKEN, time)
+            if flight.generated == flight.output_tokens:
+                _end_flight(c, e, i, q, time)
+            else:
+                _move_entry(c, e, i, b, kept)
+                _start_decoding(c, e, i, kept)
+                kept += 1
+        status.running = kept
+
+
+@kernel
+def _move_entry(c: ClusterArrays, e: int, i: int, source: int, target: int) -> None:
+    """Close a gap in the batch."""
+    if source != target:
+        to, entry = c.running[e, i, target], c.running[e, i, source]
+        to.event_step = entry.event_step
+        to.end_step = entry.end_step
+        to.flight = entry.flight
+        to.chunk = entry.chunk
+
+
+# --- the cluster's surface --------------------------------------------------------------------
+
+
+@kernel
+def sum_integrals(c: ClusterArrays, e: int, i: int, time: int) -> None:
+    """Bring the time integrals of instance i up to `time`."""
+    status, instance = c.status[e, i], c.instances[e, i]
+    passed = time - instance.changed_at
+    instance.running_ticks += float(passed) * status.running
+    instance.waiting_ticks += float(passed) * status.waiting
+    instance.changed_at = time
+
+
+@kernel
+def next_due(c: ClusterArrays, e: int) -> int:
+    """The instance whose next event comes first; the lowest index on ties."""
+    first = 0
+    for i in range(1, c.status.shape[1]):
+        if c.status[e, i].due < c.status[e, first].due:
+            first = i
+    return first
+
+
+@kernel
+def process_event(c: ClusterArrays, e: int, i: int) -> None:
+    """Let the next event of instance i happen; what clients see of it is appended to `events`."""
+    time = c.status[e, i].due // 2
+    sum_integrals(c, e, i, time)
+    if c.status[e, i].mode == READY:
+        _start_step(c, e, i, time)
+    else:
+        _end_steps(c, e, i, time)
+        c.status[e, i].mode = READY
+        c.status[e, i].due = 2 * time + 1
+
+
+@kernel
+def take_flight(c: ClusterArrays, e: int) -> int:
+    """An unused flight record; the caller has made sure that there is one."""
+    environment = c.environments[e]
+    q = environment.free_flight
+    environment.free_flight = c.flights[e, q].next
+    environment.in_flight += 1
+    return q
+
+
+@kernel
+def return_flight(c: ClusterArrays, e: int, q: int) -> None:
+    """Flight q has ended and its events are read: the record may be used again."""
+    environment = c.environments[e]
+    c.flights[e, q].next = environment.free_flight
+    environment.free_flight = q
+    environment.in_flight -= 1
+
+
+@kernel
+def enqueue(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
+    """Flight q (arrival, lengths, blocks and row are set) joins the queue of instance i at `time`.
+
+    A request that could never fit into the instance's memory is rejected at once.
+    """
+    status, instance, flight = c.status[e, i], c.instances[e, i], c.flights[e, q]
+    block_size = _block_size(c)
+    flight.first_token = NEVER
+    flight.end = NEVER
+    flight.generated = 0
+    flight.computed = 0
+    flight.target = flight.prompt_tokens
+    flight.hit_tokens = NONE
+    flight.num_slots = 0
+    flight.published = 0
+    flight.instance = i
+    flight.next = NONE
+    flight.rejected = 0
+    most = flight.prompt_tokens + flight.output_tokens - 1
+    if (most + block_size - 1) // block_size > c.limits[i].num_blocks:
+        flight.rejected = 1
+        flight.hit_tokens = 0
+        flight.end = time
+        _emit(c, e, q, END, time)
+        return
+    sum_integrals(c, e, i, time)
+    was_blocked = status.waiting > 0
+    if instance.waiting_tail == NONE:
+        instance.waiting_head = q
+    else:
+        c.flights[e, instance.waiting_tail].next = q
+    instance.waiting_tail = q
+    status.waiting += 1
+    if status.mode == IDLE:
+        status.mode = READY
+        status.due = 2 * time + 1
+    elif status.mode == DECODE_LEAP and not was_blocked:
+        # Behind a blocked request nothing is admitted before the leap's end anyway.
+        _shorten_leap(c, e, i, time)
+
+
+@kernel
+def reset_cluster(c: ClusterArrays, e: int) -> None:
+    """Empty caches, no requests, time zero."""
+    for i in range(c.status.shape[1]):
+        status, instance = c.status[e, i], c.instances[e, i]
+        status.due = NEVER_DUE
+        status.running = 0
+        status.waiting = 0
+        status.free_blocks = c.limits[i].num_blocks
+        status.mode = IDLE
+        instance.context = 0
+        instance.steps = 0
+        instance.next_step = _NO_STEP
+        instance.leap_steps = 0
+        instance.decoding = 0
+        instance.waiting_head = NONE
+        instance.waiting_tail = NONE
+        instance.num_changes = 0
+        instance.changed_at = 0
+        instance.running_ticks = 0.0
+        instance.waiting_ticks = 0.0
+        instance.busy_ticks = 0
+        instance.prefilled_tokens = 0
+        instance.preemptions = 0
+        reset_cache(instance, c.slots[e, i], c.slot_table[e, i], c.limits[i].num_blocks)
+    c.holders[e]["held"][:] = 0
+    c.holders[e]["reported"][:] = 0
+    num_flights = c.flights.shape[1]
+    for q in range(num_flights):
+        c.flights[e, q].next = q + 1 if q + 1 < num_flights else NONE
+    c.environments[e].free_flight = 0
+    c.environments[e].in_flight = 0
+    c.environments[e].num_events = 0

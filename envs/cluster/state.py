@@ -1,0 +1,244 @@
+"""The cluster's state: structured arrays with leading axes [environment, instance, …].
+
+Memory is proportional to cache capacity and requests in flight, not to a workload's length. The
+kernels of `block_cache`, `block_index` and `engine` change these arrays in place; copying them is a
+snapshot of the cluster.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prefixgym.envs.clock import NEVER
+from prefixgym.envs.cluster.spec import ClusterSpec
+
+MAX_INSTANCES = 64
+"""Holders of a block are the bits of one 64-bit word."""
+
+NONE = -1
+"""No slot, no flight, no key."""
+
+# What an instance does until its next event.
+IDLE, READY, MIXED_STEP, DECODE_LEAP = range(4)
+
+STATUS = np.dtype(
+    [
+        # Twice the time of the next event, plus one if that event is the *start* of a step: at one
+        # instant steps end first, then requests arrive (due == 2·time), then the next steps start.
+        ("due", np.int64),
+        ("running", np.int32),  # requests in the batch
+        ("waiting", np.int32),  # requests queued for admission
+        ("free_blocks", np.int32),  # blocks that no running request uses; cached or not
+        ("mode", np.int32),
+    ],
+    align=True,
+)
+"""The part of an instance that every decision looks at, kept apart to be small."""
+
+INSTANCE = np.dtype(
+    [
+        ("leap_start", np.int64),  # ticks at which the first step of the leap started
+        ("leap_base", np.int64),  # ticks of a decode step besides its context term
+        ("leap_context", np.int64),  # KV tokens attended to in the leap's first step
+        ("context", np.int64),  # Σ computed tokens of decoding requests
+        ("steps", np.int64),  # steps ended since the episode's start
+        (
+            "next_step",
+            np.int64,
+        ),  # value of `steps` at which a decoding request ends or needs a block
+        ("leap_steps", np.int64),  # steps until the next event
+        ("decoding", np.int32),  # running[:decoding] decode, running[decoding:] prefill
+        ("waiting_head", np.int32),  # flights, linked by FLIGHT.next
+        ("waiting_tail", np.int32),
+        ("lru_head", np.int32),  # slots without users, linked; the head is evicted first
+        ("lru_tail", np.int32),
+        (
+            "num_changes",
+            np.int32,
+        ),  # cache changes since the last report; past the journal's size: lost
+        # totals since the episode's start
+        ("changed_at", np.int64),  # ticks up to which the two integrals below are summed
+        ("running_ticks", np.float64),  # ∫ running requests dt
+        ("waiting_ticks", np.float64),  # ∫ waiting requests dt
+        ("busy_ticks", np.int64),  # in steps
+        ("prefilled_tokens", np.int64),  # computed, recomputation after preemption included
+        ("preemptions", np.int64),
+    ],
+    align=True,
+)
+
+SLOT = np.dtype(
+    [
+        ("key", np.int64),  # id of the cached block, NONE if its content cannot be found again
+        ("previous", np.int32),  # towards the LRU head
+        ("next", np.int32),
+        ("users", np.int32),  # running requests that use the block; 0 = in the LRU list
+    ],
+    align=True,
+)
+"""One block of KV memory."""
+
+HOLDERS = np.dtype([("key", np.int64), ("held", np.uint64), ("reported", np.uint64)], align=True)
+"""A block and the instances (bits) that hold it, and that last reported to hold it."""
+
+RUNNING = np.dtype(
+    [
+        ("event_step", np.int64),  # decode: `steps` at which it ends or needs a block
+        ("end_step", np.int64),  # decode: `steps` at which it ends
+        ("flight", np.int32),
+        ("chunk", np.int32),  # prefill: tokens of the step in progress
+    ],
+    align=True,
+)
+
+FLIGHT = np.dtype(
+    [
+        ("arrival", np.int64),
+        ("first_token", np.int64),  # ticks, NEVER before it
+        ("end", np.int64),
+        ("prompt_tokens", np.int32),
+        ("output_tokens", np.int32),
+        ("generated", np.int32),  # output tokens so far; brought up to date when decoding stops
+        ("computed", np.int32),  # tokens whose KV exists; as of `since_step` while decoding
+        ("target", np.int32),  # tokens to compute before the next output token (prefill)
+        ("hit_tokens", np.int32),  # cached tokens found at first admission
+        ("num_slots", np.int32),
+        ("published", np.int32),  # leading blocks already offered to the cache
+        ("cacheable", np.int32),
+        ("instance", np.int32),
+        ("row", np.int32),  # of the tape
+        ("next", np.int32),  # in a waiting queue or in the list of unused records
+        ("rejected", np.int32),
+    ],
+    align=True,
+)
+"""A request between its dispatch and its end."""
+
+ENVIRONMENT = np.dtype(
+    [
+        ("free_flight", np.int32),  # first unused record of `flights`
+        ("in_flight", np.int32),
+        ("num_events", np.int32),  # in `events`, to be taken by the caller
+    ],
+    align=True,
+)
+
+FIRST_TOKEN, END = range(2)
+
+EVENT = np.dtype([("time", np.int64), ("flight", np.int32), ("kind", np.int32)], align=True)
+"""What a client of the cluster sees of a request: its first token, its end."""
+
+LIMITS = np.dtype(
+    [
+        ("num_blocks", np.int32),
+        ("max_batched_tokens", np.int32),
+        ("max_sequences", np.int32),
+        ("longest_leap", np.int32),  # decode steps taken at once; 1 steps one by one
+        ("block_size", np.int32),  # tokens; the same on all instances
+    ],
+    align=True,
+)
+
+
+class ClusterArrays(NamedTuple):
+    """All arrays that the cluster's kernels work on. E environments, N instances."""
+
+    cost: NDArray[np.void]  # STEP_COST [N]
+    limits: NDArray[np.void]  # LIMITS [N]
+    status: NDArray[np.void]  # STATUS [E, N]
+    instances: NDArray[np.void]  # INSTANCE [E, N]
+    slots: NDArray[np.void]  # SLOT [E, N, C]: C blocks
+    slot_table: NDArray[np.int32]  # [E, N, T]: hash table block id -> slot + 1, 0 = empty
+    holders: NDArray[np.void]  # HOLDERS [E, H]: hash table block id -> instances
+    changes: NDArray[np.int64]  # [E, N, J]: ids stored or evicted since the last report
+    running: NDArray[np.void]  # RUNNING [E, N, S], in order of admission
+    environments: NDArray[np.void]  # ENVIRONMENT [E]
+    flights: NDArray[np.void]  # FLIGHT [E, Q]
+    flight_blocks: NDArray[np.int64]  # [E, Q, B]: block ids
+    flight_slots: NDArray[np.int32]  # [E, Q, B]: slots in use
+    events: NDArray[np.void]  # EVENT [E, 2 Q]
+
+
+def _power_of_two(at_least: int) -> int:
+    return 1 << max(3, (at_least - 1).bit_length())
+
+
+def allocate(
+    spec: ClusterSpec,
+    num_envs: int,
+    *,
+    num_flights: int,
+    blocks_per_flight: int,
+    journal: int = 0,
+    longest_leap: int = np.iinfo(np.int32).max,
+) -> ClusterArrays:
+    """Arrays for `num_envs` clusters; `reset` (engine) must run before their first use.
+
+    Args:
+        spec: the cluster, the same in every environment.
+        num_envs: E.
+        num_flights: Q, the most requests in flight at once.
+        blocks_per_flight: B, the most blocks that one request's prompt and output take.
+        journal: J, cache changes an instance remembers between two reports; 0 if it need not.
+        longest_leap: decode steps taken at once.
+
+    Raises:
+        ValueError: more instances than `MAX_INSTANCES`.
+    """
+    num_instances = len(spec.instances)
+    if num_instances > MAX_INSTANCES:
+        raise ValueError(
+            f"cluster.instances: found {num_instances}, allowed are at most {MAX_INSTANCES}"
+        )
+    blocks = [spec.kv_blocks(i) for i in range(num_instances)]
+    limits = np.zeros(num_instances, LIMITS)
+    limits["num_blocks"] = blocks
+    limits["max_batched_tokens"] = [i.max_batched_tokens for i in spec.instances]
+    limits["max_sequences"] = [i.max_sequences for i in spec.instances]
+    limits["longest_leap"] = longest_leap
+    limits["block_size"] = spec.block_size
+    grid = (num_envs, num_instances)
+    # A table at most half full keeps probe sequences short. Stale reports can keep as many ids again.
+    known_blocks = sum(blocks) * (2 if journal else 1)
+    return ClusterArrays(
+        cost=np.concatenate([np.atleast_1d(i.profile.step_cost()) for i in spec.instances]),
+        limits=limits,
+        status=np.zeros(grid, STATUS),
+        instances=np.zeros(grid, INSTANCE),
+        slots=np.zeros((*grid, max(blocks)), SLOT),
+        slot_table=np.zeros((*grid, _power_of_two(2 * max(blocks))), np.int32),
+        holders=np.zeros((num_envs, _power_of_two(2 * known_blocks)), HOLDERS),
+        changes=np.zeros((*grid, journal), np.int64),
+        running=np.zeros((*grid, int(limits["max_sequences"].max())), RUNNING),
+        environments=np.zeros(num_envs, ENVIRONMENT),
+        flights=np.zeros((num_envs, num_flights), FLIGHT),
+        flight_blocks=np.zeros((num_envs, num_flights, blocks_per_flight), np.int64),
+        flight_slots=np.zeros((num_envs, num_flights, blocks_per_flight), np.int32),
+        events=np.zeros((num_envs, 2 * num_flights), EVENT),
+    )
+
+
+def grow_flights(arrays: ClusterArrays, num_flights: int, blocks_per_flight: int) -> ClusterArrays:
+    """The same state with room for more requests in flight, or for longer ones."""
+    num_envs, old_flights, old_blocks = arrays.flight_blocks.shape
+    flights = np.zeros((num_envs, num_flights), FLIGHT)
+    flights[:, :old_flights] = arrays.flights
+    flight_blocks = np.zeros((num_envs, num_flights, blocks_per_flight), np.int64)
+    flight_blocks[:, :old_flights, :old_blocks] = arrays.flight_blocks
+    flight_slots = np.zeros((num_envs, num_flights, blocks_per_flight), np.int32)
+    flight_slots[:, :old_flights, :old_blocks] = arrays.flight_slots
+    events = np.zeros((num_envs, 2 * num_flights), EVENT)
+    events[:, : 2 * old_flights] = arrays.events
+    # New records go in front of the list of unused ones.
+    if num_flights > old_flights:
+        flights["next"][:, old_flights:-1] = np.arange(old_flights + 1, num_flights)
+        flights["next"][:, -1] = arrays.environments["free_flight"]
+        arrays.environments["free_flight"] = old_flights
+    return arrays._replace(
+        flights=flights, flight_blocks=flight_blocks, flight_slots=flight_slots, events=events
+    )
+
+
+NEVER_DUE = 2 * (NEVER // 2)
+"""`STATUS.due` of an instance without work."""

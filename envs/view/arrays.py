@@ -1,0 +1,64 @@
+"""The view's state: what the router knows, in arrays with leading axes [environment, instance]."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prefixgym.envs.clock import to_ticks
+from prefixgym.envs.view.knowledge import Knowledge
+from prefixgym.envs.view.view import INSTANCE_VIEW, REQUEST_VIEW
+
+BOOKING = np.dtype([("ticks", np.int64), ("tokens", np.int32), ("open", np.int32)], align=True)
+"""What the ledger booked for a flight's prefill; `open` until its first token."""
+
+SOURCE = np.dtype(
+    [
+        ("next_report", np.int64),  # ticks
+        ("next_poll", np.int64),  # ticks
+        ("backlog", np.int64),  # ticks of prefill booked; `backlog_seconds` before rounding
+    ],
+    align=True,
+)
+
+INTERVALS = np.dtype([("report", np.int64), ("poll", np.int64)], align=True)
+
+
+class ViewArrays(NamedTuple):
+    """All arrays of the router's knowledge. E environments, N instances, Q flights, B blocks."""
+
+    intervals: NDArray[np.void]  # INTERVALS [1], ticks; 0 = immediate
+    requests: NDArray[np.void]  # REQUEST_VIEW [E]
+    block_ids: NDArray[np.int64]  # [E, B]
+    instances: NDArray[np.void]  # INSTANCE_VIEW [E, N]
+    sources: NDArray[np.void]  # SOURCE [E, N]
+    bookings: NDArray[np.void]  # BOOKING [E, Q]
+    depths: NDArray[np.int64]  # [E, N]: scratch of the index
+
+
+def allocate(
+    knowledge: Knowledge, num_envs: int, num_instances: int, *, num_flights: int, num_blocks: int
+) -> ViewArrays:
+    """Arrays for `num_envs` views; `reset_view` must run before their first use."""
+    intervals = np.zeros(1, INTERVALS)
+    intervals["report"] = to_ticks(knowledge.report_interval)
+    intervals["poll"] = to_ticks(knowledge.telemetry_interval)
+    return ViewArrays(
+        intervals=intervals,
+        requests=np.zeros(num_envs, REQUEST_VIEW),
+        block_ids=np.full((num_envs, num_blocks), -1, np.int64),
+        instances=np.zeros((num_envs, num_instances), INSTANCE_VIEW),
+        sources=np.zeros((num_envs, num_instances), SOURCE),
+        bookings=np.zeros((num_envs, num_flights), BOOKING),
+        depths=np.zeros((num_envs, num_instances), np.int64),
+    )
+
+
+def grow(arrays: ViewArrays, num_flights: int, num_blocks: int) -> ViewArrays:
+    """The same state with room for more flights, or for longer prompts."""
+    num_envs, old_flights = arrays.bookings.shape
+    bookings = np.zeros((num_envs, num_flights), BOOKING)
+    bookings[:, :old_flights] = arrays.bookings
+    block_ids = np.full((num_envs, num_blocks), -1, np.int64)
+    block_ids[:, : arrays.block_ids.shape[1]] = arrays.block_ids
+    return arrays._replace(bookings=bookings, block_ids=block_ids)
