@@ -4,6 +4,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+
 from prefixgym.experiments.statistics import (
     Estimate,
     estimate,

@@ -1,0 +1,258 @@
+"""What a scenario file may say: every key, its unit and its limits.
+
+A scenario is a cluster, a workload, objectives and what the router may know of the cluster, with a
+ladder of loads and seeds. Times are seconds, rates requests per second, lengths tokens.
+"""
+
+import itertools
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from prefixgym.envs.cluster.profiles import profile
+from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
+from prefixgym.envs.scenarios.workloads import build_workload
+from prefixgym.envs.slo import Slo
+from prefixgym.envs.view.knowledge import Knowledge
+from prefixgym.envs.workload.tape import Workload
+
+
+class Setup(NamedTuple):
+    """A scenario at one load: the arguments of `Simulation`."""
+
+    cluster: ClusterSpec
+    workload: Workload
+    slos: tuple[Slo, ...]
+    knowledge: Knowledge
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class InstanceGroup(_Section):
+    """Instances that are alike.
+
+    Attributes:
+        profile: a name from `prefixgym profiles`: model, GPU and tensor parallelism.
+        count: how many.
+        kv_blocks: blocks of KV cache on each; by default what the profile's memory holds.
+        max_batched_tokens: tokens an engine step may compute.
+        max_sequences: requests that may run at once.
+        host: whose host overhead the steps have; by default the profile's.
+    """
+
+    profile: str
+    count: int = Field(ge=1)
+    kv_blocks: int | None = Field(default=None, ge=1)
+    max_batched_tokens: int = Field(default=8192, ge=1)
+    max_sequences: int = Field(default=256, ge=1)
+    host: str | None = None
+
+    @model_validator(mode="after")
+    def _profile_exists(self) -> "InstanceGroup":
+        profile(self.profile, self.host)
+        return self
+
+
+class ClusterSection(_Section):
+    """The instances that the router serves.
+
+    Attributes:
+        block_size: tokens in a KV block.
+        frontend_latency: s that a request spends outside the engine, part of its TTFT.
+        instances: groups, in the order in which routers number the instances.
+    """
+
+    block_size: int = Field(ge=1)
+    frontend_latency: float = Field(default=0.010, ge=0)
+    instances: tuple[InstanceGroup, ...] = Field(min_length=1)
+
+    def build(self) -> ClusterSpec:
+        """The cluster; ValueError if the numbers do not fit."""
+        return ClusterSpec(
+            instances=tuple(
+                InstanceSpec(
+                    profile=profile(group.profile, group.host),
+                    kv_blocks=group.kv_blocks,
+                    max_batched_tokens=group.max_batched_tokens,
+                    max_sequences=group.max_sequences,
+                )
+                for group in self.instances
+                for _ in range(group.count)
+            ),
+            block_size=self.block_size,
+            frontend_latency=self.frontend_latency,
+        )
+
+
+class WorkloadSection(BaseModel):
+    """The requests of an episode; keys not listed here are the generator's (see `workloads.py`).
+
+    Attributes:
+        generator: where the requests come from.
+        num_requests: requests of an episode.
+        arrival_cv: coefficient of variation of the gaps between arrivals; 1 is Poisson.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    generator: Literal["shared-prompts", "chat"]
+    num_requests: int = Field(ge=1)
+    arrival_cv: float = Field(default=1.0, gt=0)
+
+    def build(self, rate: float, block_size: int) -> Workload:
+        """The generator at `rate` requests/s; ValueError if it refuses a key or a value."""
+        return build_workload(
+            self.generator,
+            self.model_extra or {},
+            num_requests=self.num_requests,
+            rate=rate,
+            arrival_cv=self.arrival_cv,
+            block_size=block_size,
+        )
+
+
+class SloSection(_Section):
+    """What a request must meet to count as good.
+
+    Attributes:
+        ttft: s to the first token.
+        tpot: s per output token after the first, on the request's average.
+    """
+
+    ttft: float = Field(gt=0)
+    tpot: float = Field(gt=0)
+
+
+class KnowledgeSection(_Section):
+    """How old the router's knowledge may be; 0 is immediate.
+
+    Attributes:
+        report_interval: s between an instance's reports of its cached blocks.
+        telemetry_interval: s between polls of an instance's queue and memory.
+    """
+
+    report_interval: float = Field(default=0.0, ge=0)
+    telemetry_interval: float = Field(default=0.0, ge=0)
+
+
+class SeedRange(_Section):
+    """Seeds first, first + 1, …, first + count − 1."""
+
+    first: int = Field(ge=0)
+    count: int = Field(ge=1)
+
+    def range(self) -> range:
+        """The seeds."""
+        return range(self.first, self.first + self.count)
+
+
+class SeedsSection(_Section):
+    """Seeds to learn from, to choose by, and to report; no seed is in two of them."""
+
+    train: SeedRange
+    validation: SeedRange
+    test: SeedRange
+
+    @model_validator(mode="after")
+    def _disjoint(self) -> "SeedsSection":
+        parts = sorted(
+            (part.first, part.first + part.count, name)
+            for name in ("train", "validation", "test")
+            for part in (getattr(self, name),)
+        )
+        for (_, end, name), (start, _, following) in itertools.pairwise(parts):
+            if start < end:
+                raise ValueError(f"{name} and {following} share seed {start}, they must share none")
+        return self
+
+
+class Scenario(_Section):
+    """One scenario file.
+
+    Attributes:
+        name: as in the file's name.
+        description: one sentence.
+        source: where the workload, the profile and the objectives come from.
+        rates: load ladder in requests/s, ascending.
+        cluster: the instances.
+        workload: the requests.
+        slo: their objectives.
+        knowledge: how old the router's knowledge may be.
+        seeds: episodes for training, validation and test.
+    """
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
+    description: str
+    source: str
+    rates: tuple[float, ...] = Field(min_length=1)
+    cluster: ClusterSection
+    workload: WorkloadSection
+    slo: SloSection
+    knowledge: KnowledgeSection = KnowledgeSection()
+    seeds: SeedsSection
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Scenario":
+        if self.rates[0] <= 0 or any(b <= a for a, b in itertools.pairwise(self.rates)):
+            raise ValueError(f"rates: found {list(self.rates)}, must be above 0 and ascend")
+        self.build(self.rates[0])
+        return self
+
+    def build(self, rate: float) -> Setup:
+        """The scenario at `rate` requests/s."""
+        cluster = self.cluster.build()
+        try:
+            workload = self.workload.build(rate, self.cluster.block_size)
+        except ValueError as error:
+            raise ValueError(f"workload.{error}") from None
+        return Setup(
+            cluster=cluster,
+            workload=workload,
+            slos=(Slo(self.slo.ttft, self.slo.tpot),),
+            knowledge=Knowledge(**self.knowledge.model_dump()),
+        )
+
+    def with_num_requests(self, num_requests: int) -> "Scenario":
+        """The same scenario with shorter or longer episodes."""
+        workload = self.workload.model_copy(update={"num_requests": num_requests})
+        return self.model_copy(update={"workload": workload})
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that an episode's outcome depends on, besides its rate and seed."""
+        return self.model_dump(include={"cluster", "workload", "slo", "knowledge"})
+
+
+def explain(error: ValidationError) -> str:
+    """Pydantic's findings in one line: for each the key, what was found and what is allowed."""
+    findings = []
+    details = error.errors(include_url=False)
+    for detail in details:
+        # A list is reported as too short once an item of it was refused.
+        if any(d["loc"][: len(detail["loc"])] == detail["loc"] for d in details if d is not detail):
+            continue
+        key = ".".join(str(part) for part in detail["loc"])
+        if detail["type"] == "extra_forbidden":
+            allowed = ", ".join(_section_at(detail["loc"][:-1]).model_fields)
+            findings.append(f"{key}: no such key, allowed: {allowed}")
+        elif detail["type"] == "missing":
+            findings.append(f"{key}: missing")
+        elif detail["type"] == "value_error":
+            findings.append(": ".join(filter(None, (key, str(detail["ctx"]["error"])))))
+        else:
+            message = detail["msg"][0].lower() + detail["msg"][1:]
+            findings.append(f"{key}: found {detail['input']!r}, {message}")
+    return "; ".join(findings)
+
+
+def _section_at(location: tuple[int | str, ...]) -> type[BaseModel]:
+    """The model whose keys stand at this place of a scenario file."""
+    section: Any = Scenario
+    for part in location:
+        if isinstance(part, str):
+            section = section.model_fields[part].annotation
+        else:
+            section = section.__args__[0]
+    found: type[BaseModel] = section
+    return found

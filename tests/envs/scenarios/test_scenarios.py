@@ -1,0 +1,102 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prefixgym.envs.scenarios import registry
+from prefixgym.envs.scenarios.registry import load_scenario, scenario_names
+from prefixgym.envs.workload.lengths import LogNormal
+
+SCENARIO = "shared-prompts-8"
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_built_in_scenarios_load_and_build(name: str) -> None:
+    scenario = load_scenario(name)
+    assert scenario.name == name
+    for rate in scenario.rates:
+        cluster, workload, slos, _ = scenario.build(rate)
+        assert workload.block_size == cluster.block_size
+        assert len(slos) == 1
+    assert len(workload.tape(scenario.seeds.test.first).requests) == scenario.workload.num_requests
+
+
+def test_loads_are_the_same_requests_at_another_pace() -> None:
+    scenario = load_scenario(SCENARIO)
+    slow, fast = (scenario.build(rate).workload.tape(5).requests for rate in (10.0, 20.0))
+    np.testing.assert_array_equal(slow["prompt_tokens"], fast["prompt_tokens"])
+    np.testing.assert_allclose(slow["arrival"], 2 * fast["arrival"], rtol=1e-9)
+
+
+def test_overrides_reach_lists_tables_and_sections_that_the_file_lacks() -> None:
+    scenario = load_scenario(
+        SCENARIO,
+        {
+            "cluster.instances.0.count": "3",
+            "workload.output_tokens": "{ median = 100, sigma = 0.5, high = 1000 }",
+            "workload.question_tokens": "[16, 64]",
+            "workload.arrival_cv": "2.0",
+            "knowledge.report_interval": "0.5",
+        },
+    )
+    cluster, workload, _, knowledge = scenario.build(10.0)
+    assert len(cluster.instances) == 3
+    assert knowledge.report_interval == 0.5
+    assert workload.output_tokens == LogNormal(100, 0.5, 1000)  # type: ignore[attr-defined]
+    assert workload.question_tokens == (16, 64)  # type: ignore[attr-defined]
+    assert workload.arrivals.cv == 2.0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "cluster.instances.0.cuont",
+            "3",
+            "cluster.instances.0.cuont: no such key, allowed: profile",
+        ),
+        ("cluster.instances.0.count", "0", "cluster.instances.0.count: found 0, .* equal to 1"),
+        (
+            "cluster.instances.7.count",
+            "1",
+            "cluster.instances.7.count: found index '7', allowed: 0",
+        ),
+        ("cluster.instances.0.profile", "gpt", "cluster.instances.0: profile: found 'gpt'"),
+        ("cluster.block_size", "fast", "cluster.block_size: found 'fast'"),
+        ("slo.ttft", "-1", "slo.ttft: found -1, .* greater than 0"),
+        ("slo.ttft.low", "1", "slo.ttft.low: found 'low' below 0.5"),
+        ("rates", "[2, 1]", r"rates: found \[2.0, 1.0\], must be above 0 and ascend"),
+        ("seeds.test.first", "7", "seeds: train and test share seed 7"),
+        ("workload.generator", "mail", "workload.generator: found 'mail'.*'shared-prompts'"),
+        ("workload.zipff", "1", "workload.zipff: no such key of shared-prompts, allowed: .*zipf"),
+        ("workload.zipf", "-1", "workload.zipf: found -1, must be .* at least 0"),
+        ("workload.output_tokens", "{ mean = 3 }", "workload.output_tokens: .*allowed: median"),
+        (
+            "workload.output_tokens",
+            "{ mean = 0, high = 9 }",
+            "workload.output_tokens.mean: found 0",
+        ),
+    ],
+)
+def test_errors_name_file_key_finding_and_what_is_allowed(
+    key: str, value: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{SCENARIO}.toml: {message}") as error:
+        load_scenario(SCENARIO, {key: value})
+    assert "\n" not in str(error.value)
+
+
+def test_files_of_ones_own(tmp_path: Path) -> None:
+    copy = tmp_path / "mine.toml"
+    source = Path(registry.__file__).with_name(f"{SCENARIO}.toml")
+    copy.write_text(source.read_text().replace("num_groups", "# num_groups"))
+    with pytest.raises(ValueError, match=r"mine.toml: workload.num_groups: missing"):
+        load_scenario(str(copy))
+    copy.write_text("name = ")
+    with pytest.raises(ValueError, match=r"mine.toml: not a readable TOML file: Invalid value"):
+        load_scenario(str(copy))
+
+
+def test_unknown_names_are_answered_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=f"found 'nope', allowed: .*{SCENARIO}"):
+        load_scenario("nope")

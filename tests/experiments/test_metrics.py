@@ -1,0 +1,101 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prefixgym.envs.slo import Slo
+from prefixgym.experiments.metrics import EpisodeMetrics, episode_metrics
+
+OUTCOME_FIELDS = np.dtype(
+    [
+        ("arrival", "f8"),
+        ("ttft", "f8"),
+        ("tpot", "f8"),
+        ("end", "f8"),
+        ("prompt_tokens", "i4"),
+        ("output_tokens", "i4"),
+        ("hit_tokens", "i4"),
+        ("session", "i4"),
+        ("slo_class", "i4"),
+        ("status", "i4"),
+        ("good", "i4"),
+    ]
+)
+TOTALS_FIELDS = np.dtype([("running_seconds", "f8"), ("preemptions", "i8")])
+SLOS = [Slo(ttft=0.5, tpot=0.03), Slo(ttft=2.0, tpot=0.1)]
+
+
+def outcome(**fields: Any) -> tuple[Any, ...]:
+    defaults = {
+        "arrival": 0.0,
+        "ttft": 0.1,
+        "tpot": 0.01,
+        "end": 1.0,
+        "prompt_tokens": 100,
+        "output_tokens": 10,
+        "hit_tokens": 0,
+        "session": 0,
+        "slo_class": 0,
+        "status": 0,
+        "good": 1,
+    }
+    assert OUTCOME_FIELDS.names is not None
+    return tuple((defaults | fields)[name] for name in OUTCOME_FIELDS.names)
+
+
+def metrics(outcomes: list[tuple[Any, ...]], running: tuple[float, ...] = (1.0,)) -> EpisodeMetrics:
+    totals = np.array([(seconds, 2) for seconds in running], TOTALS_FIELDS)
+    return episode_metrics(np.array(outcomes, OUTCOME_FIELDS), totals, SLOS)
+
+
+def test_goodput_is_over_the_time_from_first_arrival_to_last_end() -> None:
+    found = metrics([outcome(arrival=5.0, end=6.0), outcome(arrival=6.0, end=9.0, good=0)])
+    assert found.goodput == 1 / 4
+    assert found.throughput == 2 / 4
+    assert found.attainment == 0.5
+
+
+def test_rejected_requests_miss_but_have_no_latency() -> None:
+    found = metrics([outcome(), outcome(status=1, good=0, ttft=np.nan, tpot=np.nan)])
+    assert found.attainment == 0.5
+    assert found.rejected == 0.5
+    assert found.ttft_mean == 0.1
+    assert found.ttft_p99 == 0.1
+
+
+def test_tardiness_counts_each_request_against_its_own_objective() -> None:
+    found = metrics([outcome(ttft=1.5), outcome(ttft=1.5, slo_class=1), outcome(ttft=0.1)])
+    assert found.tardiness == pytest.approx(1.0 / 3)
+
+
+def test_single_token_answers_have_no_time_per_output_token() -> None:
+    found = metrics([outcome(output_tokens=1, tpot=0.0), outcome(tpot=0.04)])
+    assert found.tpot_mean == found.tpot_p99 == 0.04
+
+
+def test_hit_rate_is_by_tokens() -> None:
+    found = metrics(
+        [outcome(prompt_tokens=900, hit_tokens=600), outcome(prompt_tokens=100, hit_tokens=0)]
+    )
+    assert found.hit_rate == 0.6
+
+
+def test_imbalance_and_preemptions_come_from_the_instances() -> None:
+    found = metrics([outcome()] * 4, running=(3.0, 1.5))
+    assert found.imbalance == 2.0
+    assert found.preemptions == 1.0
+    assert metrics([outcome()], running=(3.0, 0.0)).imbalance == np.inf
+
+
+def test_worst_sessions_are_the_lowest_twentieth() -> None:
+    fine = [outcome(session=s) for s in range(38)]
+    poor = [outcome(session=38, good=g) for g in (0, 1)] + [outcome(session=39, good=0)]
+    # 40 sessions: the worst two attained 0 and 1/2.
+    assert metrics(fine + poor).worst_sessions == 0.25
+
+
+def test_nothing_finished() -> None:
+    found = metrics([outcome(status=1, good=0)], running=(0.0,))
+    assert found.attainment == found.goodput == 0.0
+    assert np.isnan(found.ttft_p99)
+    assert np.isnan(found.hit_rate)
