@@ -1,16 +1,16 @@
 """The one internal form of a workload: a tape of requests.
 
-Generators and trace readers write tapes; the simulator plays them. A tape fixes everything exogenous
-(arrivals, lengths, identities) before the first routing decision, so that every router sees the same
-requests: common random numbers by construction.
+Generators and trace readers write tapes; the simulator plays them. A tape fixes everything
+exogenous (arrivals, lengths, identities) before the first routing decision, so that every router
+sees the same requests: common random numbers by construction.
 
-A request's prompt is a chain of blocks of `block_size` tokens. The id of a block stands for the block
-*and everything before it*, so equal ids mean equal prefixes. Ids are stored as runs of consecutive
-numbers, which is how both generators and traces number them and keeps a tape small.
+A request's prompt is a chain of blocks of `block_size` tokens. The id of a block stands for the
+block *and everything before it*, so equal ids mean equal prefixes. Ids are stored as runs of
+consecutive numbers, which is how both generators and traces number them and keeps a tape small.
 
-Sessions: a root (`parent == -1`) arrives at a fixed time. A follow-up exists only once its parent has
-ended (finished or was rejected), and arrives `arrival` ticks after that end (think time). Follow-ups of one
-parent form a list through `next_sibling`.
+Sessions: a root (`parent == -1`) arrives at a fixed time. A follow-up exists only once its parent
+has ended (finished or was rejected), and arrives `arrival` ticks after that end (think time).
+Follow-ups of one parent form a list through `next_sibling`.
 """
 
 from dataclasses import dataclass
@@ -38,11 +38,34 @@ REQUEST = np.dtype(
     ],
     align=True,
 )
-"""One request. The runs hold max(num_blocks, cacheable_blocks) ids; ids past the prompt's full blocks
-name the blocks that decoding fills, where the workload knows what the next turn will call them."""
+"""One request. The runs hold max(num_blocks, cacheable_blocks) ids; ids past the prompt's full
+blocks name the blocks that decoding fills, where the workload knows what the next turn will call
+them."""
 
 RUN = np.dtype([("start", np.int64), ("count", np.int64)], align=True)
-"""Block ids start, start + 1, …, start + count - 1. Ids are >= 0 and unique within a tape's meaning."""
+"""Block ids start, start + 1, …, start + count - 1, all >= 0, of one meaning within a tape."""
+
+
+def root_requests(
+    arrival: NDArray[np.int64],
+    prompt_tokens: NDArray[np.int64],
+    output_tokens: NDArray[np.int64],
+    num_runs: NDArray[np.int64],
+) -> NDArray[np.void]:
+    """REQUEST records without links, each a session of its own; the runs follow row by row.
+
+    `num_blocks`, `cacheable_blocks` and `slo_class` are left at 0.
+    """
+    requests = np.zeros(len(arrival), REQUEST)
+    requests["arrival"] = arrival
+    requests["prompt_tokens"] = prompt_tokens
+    requests["output_tokens"] = output_tokens
+    requests["num_runs"] = num_runs
+    requests["first_run"] = np.cumsum(num_runs) - num_runs
+    requests["session"] = np.arange(len(arrival))
+    for link in ("parent", "first_child", "next_sibling"):
+        requests[link] = NO_ROW
+    return requests
 
 
 @dataclass(frozen=True)
@@ -64,7 +87,10 @@ class Tape:
         request = self.requests[row]
         first, count = int(request["first_run"]), int(request["num_runs"])
         return np.concatenate(
-            [np.arange(r["start"], r["start"] + r["count"]) for r in self.runs[first : first + count]]
+            [
+                np.arange(r["start"], r["start"] + r["count"])
+                for r in self.runs[first : first + count]
+            ]
             or [np.empty(0, np.int64)]
         )
 

@@ -1,0 +1,94 @@
+"""How much of a tape's prompts an infinite prefix cache would hold: the ceiling for any router."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prefixgym.envs.jit import kernel
+from prefixgym.envs.workload.segments import cut_runs
+from prefixgym.envs.workload.tape import Tape
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """Figures of a tape as in `traces.md` §3.2 and §3.3, cold start counted.
+
+    Attributes:
+        requests: rows.
+        prompt_tokens: mean length of a prompt.
+        output_tokens: mean length of an output.
+        blocks: block ids of all prompts, repetitions counted.
+        unique_blocks: different ids of the tape; with those that only decoding fills, if known.
+        block_hit: share of `blocks` that an earlier request (in row order) has left in the cache.
+        token_hit: the same by tokens.
+        token_hit_second_half: token_hit of the second half of the rows, the first half only warms.
+        request_hit: mean over requests of the share of a prompt's tokens that hit.
+        requests_without_hit: share of requests of which no block hits.
+    """
+
+    requests: int
+    prompt_tokens: float
+    output_tokens: float
+    blocks: int
+    unique_blocks: int
+    block_hit: float
+    token_hit: float
+    token_hit_second_half: float
+    request_hit: float
+    requests_without_hit: float
+
+
+@kernel
+def _count_hits(
+    requests: NDArray[np.void],
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    hits: NDArray[np.int64],
+) -> int:
+    """Fill `hits` [R] with each prompt's blocks seen before; return the number of different ids."""
+    seen = np.zeros(sizes.size, np.bool_)
+    unique = 0
+    for row in range(requests.size):
+        hits[row] = 0
+        left = requests[row].num_blocks
+        first_run = requests[row].first_run
+        for run in range(first_run, first_run + requests[row].num_runs):
+            for segment in range(first[run], last[run]):
+                # Ids are chained, so what was seen before comes before what is new.
+                if seen[segment]:
+                    hits[row] += min(sizes[segment], left)
+                else:
+                    seen[segment] = True
+                    unique += sizes[segment]
+                left -= min(sizes[segment], left)
+    return unique
+
+
+def reuse(tape: Tape) -> Reuse:
+    """Statistics of `tape` with an infinite cache and rows in order.
+
+    The cache keeps all ids that the tape names: those of prompts, a partial last block's too, and
+    those of blocks that decoding fills.
+    """
+    requests = tape.requests
+    sizes, first, last = cut_runs(tape.runs)
+    hits = np.empty(len(requests), np.int64)
+    unique = _count_hits(requests, first, last, sizes, hits)
+    prompt = requests["prompt_tokens"].astype(np.int64)
+    blocks = requests["num_blocks"].astype(np.int64)
+    hit_tokens = np.minimum(hits * tape.block_size, prompt)
+    half = len(requests) // 2
+    return Reuse(
+        requests=len(requests),
+        prompt_tokens=float(prompt.mean()),
+        output_tokens=float(requests["output_tokens"].mean()),
+        blocks=int(blocks.sum()),
+        unique_blocks=int(unique),
+        block_hit=float(hits.sum() / max(1, blocks.sum())),
+        token_hit=float(hit_tokens.sum() / prompt.sum()),
+        token_hit_second_half=float(hit_tokens[half:].sum() / prompt[half:].sum()),
+        request_hit=float(np.mean(hit_tokens / prompt)),
+        requests_without_hit=float(np.mean(hits == 0)),
+    )
