@@ -1,6 +1,7 @@
 """The contract of every router, handcrafted or learned, and the registry of names."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -8,15 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.cluster.spec import ClusterSpec
+from prefixgym.envs.rng import stream_key
 from prefixgym.envs.view.view import View
+
+ROUTER_STREAM = 100
+"""The stream of an environment's seed that its router draws from; workloads use lower ones."""
 
 
 @dataclasses.dataclass
 class Router:
     """A routing policy that acts for a batch of environments at once.
 
-    Subclasses are dataclasses: their fields are the parameters, under the real router's names and
-    defaults. Decisions in one environment never depend on the environments beside it.
+    Subclasses are dataclasses: their fields are the parameters, each a bool, int, float or str with
+    the real router's name and default. What a router remembers is made in `reset`. Decisions in one
+    environment never depend on the environments beside it, and an unavailable instance is chosen
+    only where no instance is available.
     """
 
     name: ClassVar[str]
@@ -34,9 +41,21 @@ class Router:
     def plan(self, num_requests: int) -> NDArray[np.int64] | None:
         """All decisions of an episode at once, shape [E, num_requests].
 
-        Only for routers that look at nothing; None (the default) for those that need a view.
+        Only for routers that look at nothing; None (the default) for those that need a view. A plan
+        equals what `route` would choose as long as every instance is available.
         """
         return None
+
+    def require(self, parameter: str, holds: bool, allowed: str) -> None:
+        """For `__post_init__`: raise ValueError unless the value of `parameter` is allowed."""
+        if not holds:
+            found = getattr(self, parameter)
+            raise ValueError(f"{self.name}.{parameter}: found {found!r}, allowed: {allowed}")
+
+
+def router_keys(seeds: Sequence[int]) -> NDArray[np.uint64]:
+    """One key for each environment's random draws and hashes, shape [E]."""
+    return np.array([stream_key(seed, ROUTER_STREAM) for seed in seeds], np.uint64)
 
 
 R = TypeVar("R", bound=type[Router])
@@ -71,7 +90,7 @@ def make_router(name: str, parameters: Mapping[str, Any] | None = None) -> Route
     Values may be strings (from a command line); they are converted to the parameter's type.
 
     Raises:
-        ValueError: unknown router or parameter, or a value of the wrong kind.
+        ValueError: unknown router or parameter, or a value of the wrong kind or out of range.
     """
     router = router_class(name)
     fields = {field.name: field for field in dataclasses.fields(router)}
@@ -85,17 +104,41 @@ def make_router(name: str, parameters: Mapping[str, Any] | None = None) -> Route
 
 
 def _convert(key: str, value: Any, kind: type) -> Any:
-    converters: dict[type, Callable[[Any], Any]] = {bool: _to_bool, int: int, float: float, str: str}
+    converters: dict[type, Callable[[Any], Any]] = {
+        bool: _to_bool,
+        int: _to_int,
+        float: _to_float,
+        str: _to_str,
+    }
     try:
         return converters[kind](value)
-    except ValueError:
+    except (TypeError, ValueError):
         raise ValueError(f"{key}: found {value!r}, expected {kind.__name__}") from None
 
 
 def _to_bool(value: Any) -> bool:
     words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    return words[str(value).lower()] if str(value).lower() in words else _refuse_bool(value)
+    word = str(value).lower()
+    if word not in words:
+        raise ValueError
+    return words[word]
 
 
-def _refuse_bool(value: Any) -> bool:
-    raise ValueError(f"not a boolean: {value!r}")
+def _to_int(value: Any) -> int:
+    number = int(value)
+    if isinstance(value, bool) or (isinstance(value, float) and number != value):
+        raise ValueError
+    return number
+
+
+def _to_float(value: Any) -> float:
+    number = float(value)
+    if isinstance(value, bool) or math.isnan(number):
+        raise ValueError
+    return number
+
+
+def _to_str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value

@@ -1,0 +1,185 @@
+"""Routers that look at load or at nothing: random, round robin, least load, power of two choices.
+
+Sources: SGLang model gateway and `routers_sglang_vllm_aibrix_llmd.md` §1.5, §1.7, §3.1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prefixgym.baselines.choosing import candidates, draw, random_least
+from prefixgym.baselines.router import Router, register, router_keys
+from prefixgym.envs.cluster.spec import ClusterSpec
+from prefixgym.envs.jit import kernel
+from prefixgym.envs.rng import uniforms
+from prefixgym.envs.view.view import View
+
+
+@register
+@dataclass
+class Random(Router):
+    """Any available instance with equal probability."""
+
+    name = "random"
+    source = "SGLang model gateway, random (§1.7)"
+
+    def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
+        """One random stream for each environment."""
+        self._num_instances = len(cluster.instances)
+        self._keys = router_keys(seeds)
+
+    def route(self, view: View) -> NDArray[np.int64]:
+        """The draw numbered like the decision."""
+        chosen = np.empty(view.num_envs, np.int64)
+        _random(view.requests, view.instances, self._keys, chosen)
+        return chosen
+
+    def plan(self, num_requests: int) -> NDArray[np.int64]:
+        """The first `num_requests` draws."""
+        numbers = uniforms(self._keys[:, None], np.arange(num_requests))
+        return (numbers * self._num_instances).astype(np.int64)
+
+
+@kernel
+def _random(
+    requests: NDArray[np.void],
+    instances: NDArray[np.void],
+    keys: NDArray[np.uint64],
+    chosen: NDArray[np.int64],
+) -> None:
+    picks = np.empty(instances.shape[1], np.int64)
+    for e in range(len(chosen)):
+        count = candidates(instances[e], picks)
+        chosen[e] = picks[draw(keys[e], requests[e]["index"], count)]
+
+
+@register
+@dataclass
+class RoundRobin(Router):
+    """The available instances in turn: decision number modulo their number.
+
+    As in the gateway, the turn shifts when an instance comes or goes.
+    """
+
+    name = "round_robin"
+    source = "SGLang model gateway, round_robin (§1.7)"
+
+    def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
+        """Start at instance 0."""
+        self._num_envs, self._num_instances = len(seeds), len(cluster.instances)
+
+    def route(self, view: View) -> NDArray[np.int64]:
+        """The instance whose turn it is."""
+        chosen = np.empty(view.num_envs, np.int64)
+        _round_robin(view.requests, view.instances, chosen)
+        return chosen
+
+    def plan(self, num_requests: int) -> NDArray[np.int64]:
+        """0, 1, …, N - 1, 0, …"""
+        turn = np.arange(num_requests) % self._num_instances
+        return np.tile(turn, (self._num_envs, 1))
+
+
+@kernel
+def _round_robin(
+    requests: NDArray[np.void], instances: NDArray[np.void], chosen: NDArray[np.int64]
+) -> None:
+    picks = np.empty(instances.shape[1], np.int64)
+    for e in range(len(chosen)):
+        count = candidates(instances[e], picks)
+        chosen[e] = picks[requests[e]["index"] % count]
+
+
+@register
+@dataclass
+class LeastLoad(Router):
+    """The instance with the fewest of this router's own requests in flight; ties at random."""
+
+    name = "least_load"
+    source = "AIBrix gateway, least-request (§3.1)"
+
+    def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
+        """One random stream for each environment."""
+        self._keys = router_keys(seeds)
+
+    def route(self, view: View) -> NDArray[np.int64]:
+        """Least `requests` of the ledger."""
+        chosen = np.empty(view.num_envs, np.int64)
+        _least_load(view.requests, view.instances, self._keys, chosen)
+        return chosen
+
+
+@kernel
+def _least_load(
+    requests: NDArray[np.void],
+    instances: NDArray[np.void],
+    keys: NDArray[np.uint64],
+    chosen: NDArray[np.int64],
+) -> None:
+    picks = np.empty(instances.shape[1], np.int64)
+    loads = np.empty(instances.shape[1])
+    for e in range(len(chosen)):
+        count = candidates(instances[e], picks)
+        for i in range(len(loads)):
+            loads[i] = instances[e, i]["requests"]
+        chosen[e] = random_least(loads, picks, count, keys[e], requests[e]["index"])
+
+
+@register
+@dataclass
+class PowerOfTwo(Router):
+    """Two different available instances are drawn, the less loaded one is taken.
+
+    Equal loads: the first drawn. A single available instance is taken without a draw.
+
+    Attributes:
+        load: `telemetry` compares waiting + running requests of the last poll, `ledger` this
+            router's own requests in flight. The gateway uses the polled value when both workers
+            have one; which value that is (tokens, KV usage) changed between its versions.
+    """
+
+    name = "power_of_two"
+    source = "SGLang model gateway, power_of_two (§1.5)"
+
+    load: str = "telemetry"
+
+    def __post_init__(self) -> None:
+        self.require("load", self.load in ("telemetry", "ledger"), "telemetry, ledger")
+
+    def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
+        """One random stream for each environment."""
+        self._keys = router_keys(seeds)
+
+    def route(self, view: View) -> NDArray[np.int64]:
+        """The less loaded of two draws."""
+        chosen = np.empty(view.num_envs, np.int64)
+        _power_of_two(view.requests, view.instances, self._keys, self.load == "telemetry", chosen)
+        return chosen
+
+
+@kernel
+def _power_of_two(
+    requests: NDArray[np.void],
+    instances: NDArray[np.void],
+    keys: NDArray[np.uint64],
+    polled: bool,
+    chosen: NDArray[np.int64],
+) -> None:
+    picks = np.empty(instances.shape[1], np.int64)
+    loads = np.empty(instances.shape[1], np.int64)
+    for e in range(len(chosen)):
+        count = candidates(instances[e], picks)
+        if count == 1:
+            chosen[e] = picks[0]
+            continue
+        for i in range(len(loads)):
+            row = instances[e, i]
+            loads[i] = row["waiting"] + row["running"] if polled else row["requests"]
+        # The second draw is an offset from the first, so that the two differ.
+        counter = 2 * requests[e]["index"]
+        first = draw(keys[e], counter, count)
+        second = (first + 1 + draw(keys[e], counter + 1, count - 1)) % count
+        first, second = picks[first], picks[second]
+        chosen[e] = first if loads[first] <= loads[second] else second

@@ -1,0 +1,148 @@
+"""What holds for every handcrafted router, and the registry."""
+
+import dataclasses
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import prefixgym.baselines  # noqa: F401  (fills the registry)
+from prefixgym.baselines.router import Router, make_router, register, router_class, router_names
+from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
+from prefixgym.envs.view.view import INSTANCE_VIEW, REQUEST_VIEW, View
+
+BLOCK = 64
+NUM_BLOCKS = 6
+STEPS = 30
+
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "power_of_two": [{}, {"load": "ledger"}],
+    "kvaware": [{}, {"fallback": "qps", "kv_aware_threshold": 100}],
+    "loadaware": [{}, {"fallback": "qps"}],
+    # Small enough that sweeps and both branches of the balance test occur.
+    "cache_aware": [{}, {"balance_abs_threshold": 3, "eviction_interval": 2, "max_tree_size": 900}],
+}
+CASES = [(name, p) for name in router_names() for p in VARIANTS.get(name, [{}])]
+
+
+def cluster_of(num_instances: int) -> ClusterSpec:
+    return ClusterSpec((InstanceSpec(cast(Any, None), 100),) * num_instances, BLOCK)
+
+
+def random_views(num_envs: int, num_instances: int, seed: int, up: float) -> list[View]:
+    """A run of decisions; environment e looks the same however many stand beside it."""
+    views = []
+    generators = [np.random.default_rng([seed, e]) for e in range(num_envs)]
+    times = np.zeros(num_envs)
+    for index in range(STEPS):
+        requests = np.zeros(num_envs, REQUEST_VIEW)
+        block_ids = np.full((num_envs, NUM_BLOCKS), -1, np.int64)
+        instances = np.zeros((num_envs, num_instances), INSTANCE_VIEW)
+        for e, rng in enumerate(generators):
+            times[e] += rng.exponential(0.3)
+            letters = rng.integers(0, 2, int(rng.integers(0, NUM_BLOCKS + 1)))
+            # The id of a block is the path that leads to it, read as a number.
+            path = np.cumsum((letters + 1) * 3 ** np.arange(len(letters)))
+            block_ids[e, : len(letters)] = path
+            tokens = max(1, len(letters) * BLOCK - int(rng.integers(0, BLOCK)))
+            requests[e] = (times[e], 0, tokens, len(letters), rng.integers(9), 0, 0.5, 1, index)
+            rows = instances[e]
+            for column in ("requests", "waiting", "running"):
+                rows[column] = rng.integers(0, 8, num_instances)
+            rows["backlog_seconds"] = rng.integers(0, 3, num_instances) / 4
+            rows["prefill_seconds"] = rng.integers(1, 3, num_instances) / 4
+            rows["hit_tokens"] = rng.integers(0, tokens, num_instances)
+            rows["hit_tokens"] *= rng.random(num_instances) < 0.5
+            rows["available"] = rng.random(num_instances) < up
+        views.append(View(cluster_of(num_instances), requests, block_ids, instances))
+    return views
+
+
+def play(router: Router, views: list[View], seeds: list[int]) -> NDArray[np.int64]:
+    router.reset(views[0].cluster, seeds)
+    return np.array([router.route(view) for view in views])
+
+
+@pytest.mark.parametrize(("name", "parameters"), CASES)
+@settings(max_examples=15)
+@given(
+    num_envs=st.integers(2, 5),
+    num_instances=st.integers(1, 6),
+    seed=st.integers(0, 2**32 - 1),
+    up=st.sampled_from([0.0, 0.6, 1.0]),
+)
+def test_environments_are_independent_choices_are_allowed_and_repeat(
+    name: str, parameters: dict[str, Any], num_envs: int, num_instances: int, seed: int, up: float
+) -> None:
+    router = make_router(name, parameters)
+    views = random_views(num_envs, num_instances, seed, up)
+    seeds = [seed + e for e in range(num_envs)]
+    together = play(router, views, seeds)
+    assert together.shape == (STEPS, num_envs)
+    assert together.dtype == np.int64
+    for view, chosen in zip(views, together, strict=True):
+        for e in range(num_envs):
+            assert 0 <= chosen[e] < num_instances
+            assert view.available[e, chosen[e]] or not view.available[e].any()
+    for e in range(num_envs):
+        row = slice(e, e + 1)
+        alone = [
+            View(v.cluster, v.requests[row], v.block_ids[row], v.instances[row]) for v in views
+        ]
+        assert play(router, alone, seeds[row])[:, 0].tolist() == together[:, e].tolist()
+    assert (play(router, views, seeds) == together).all()
+    assert (play(make_router(name, parameters), views, seeds) == together).all()
+
+
+def test_the_routers_are_registered() -> None:
+    routers = {
+        "random", "round_robin", "least_load", "power_of_two", "session_affinity", "prefix_hash",
+        "cache_aware", "cache_aware_struct", "kvaware", "loadaware", "min_ttft", "greedy_dump",
+    }  # fmt: skip
+    assert routers <= set(router_names())
+
+
+@pytest.mark.parametrize("name", router_names())
+def test_every_parameter_can_come_from_a_command_line(name: str) -> None:
+    router = make_router(name)
+    assert router_class(name).source
+    words = {field.name: str(getattr(router, field.name)) for field in dataclasses.fields(router)}
+    assert make_router(name, words) == router
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("nonsense", {}, "router: found 'nonsense', allowed: .*round_robin"),
+        ("loadaware", {"bta": 1}, "loadaware.bta: no such parameter, allowed: .*beta"),
+        ("random", {"seed": 1}, "random.seed: no such parameter, allowed: none"),
+        ("loadaware", {"beta": "much"}, "loadaware.beta: found 'much', expected float"),
+        ("loadaware", {"beta": "nan"}, "loadaware.beta: found 'nan', expected float"),
+        ("loadaware", {"beta": None}, "loadaware.beta: found None, expected float"),
+        ("kvaware", {"kv_aware_threshold": 0.5}, "kv_aware_threshold: found 0.5, expected int"),
+        (
+            "kvaware",
+            {"kv_aware_threshold": -1},
+            "kv_aware_threshold: found -1, allowed: at least 0",
+        ),
+        ("kvaware", {"fallback": "x"}, "kvaware.fallback: found 'x', allowed: session, qps"),
+        ("power_of_two", {"load": 3}, "power_of_two.load: found 3, expected str"),
+        ("power_of_two", {"load": "kv"}, "power_of_two.load: found 'kv', allowed: telemetry, led"),
+        ("cache_aware", {"cache_threshold": "2"}, "cache_threshold: found 2.0, allowed: 0 to 1"),
+        ("prefix_hash", {"virtual_nodes": True}, "virtual_nodes: found True, expected int"),
+        ("session_affinity", {"virtual_nodes": "0"}, "virtual_nodes: found 0, allowed: at least 1"),
+    ],
+)
+def test_bad_names_and_parameters_give_one_clear_error(
+    name: str, parameters: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_router(name, parameters)
+
+
+def test_a_name_is_registered_once() -> None:
+    with pytest.raises(ValueError, match="'random' is registered twice"):
+        register(router_class("random"))

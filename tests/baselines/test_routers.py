@@ -1,0 +1,368 @@
+"""Decisions worked by hand, rule by rule. Views are built here, without a simulator."""
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike
+
+from prefixgym.baselines.router import Router, make_router
+from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
+from prefixgym.envs.view.view import INSTANCE_VIEW, REQUEST_VIEW, View
+
+BLOCK = 512
+
+
+def cluster_of(num_instances: int, frontend_latency: float = 0.0) -> ClusterSpec:
+    instance = InstanceSpec(profile=cast(Any, None), kv_blocks=100)
+    return ClusterSpec((instance,) * num_instances, BLOCK, frontend_latency)
+
+
+def one_view(
+    num_instances: int,
+    ids: list[int] | None = None,
+    request: dict[str, float] | None = None,
+    **instances: ArrayLike,
+) -> View:
+    """A decision of one environment; columns that are not given are 0, every instance is up."""
+    ids = [0, 1] if ids is None else ids
+    requests = np.zeros(1, REQUEST_VIEW)
+    requests["num_blocks"] = len(ids)
+    requests["prompt_tokens"] = max(1, len(ids) * BLOCK)
+    requests["slo_ttft"] = requests["slo_tpot"] = 1.0
+    for name, value in (request or {}).items():
+        requests[name] = value
+    rows = np.zeros((1, num_instances), INSTANCE_VIEW)
+    rows["available"] = 1
+    for name, column in instances.items():
+        rows[name] = column
+    block_ids = np.full((1, 8), -1, np.int64)
+    block_ids[0, : len(ids)] = ids
+    return View(cluster_of(num_instances), requests, block_ids, rows)
+
+
+def router_for(num_instances: int, name: str, seed: int = 0, **parameters: Any) -> Router:
+    router = make_router(name, parameters)
+    router.reset(cluster_of(num_instances), [seed])
+    return router
+
+
+def decide(router: Router, view: View) -> int:
+    (choice,) = router.route(view)
+    return int(choice)
+
+
+def decisions(name: str, num_instances: int, count: int = 400, **columns: Any) -> list[int]:
+    """What a fresh router decides at decision 0, 1, … of otherwise equal views."""
+    router = router_for(num_instances, name)
+    views = [one_view(num_instances, request={"index": k}, **columns) for k in range(count)]
+    return [decide(router, view) for view in views]
+
+
+# --- random, round_robin, least_load -----------------------------------------------------------
+
+
+def test_random_is_uniform_over_the_available() -> None:
+    choices = decisions("random", 4, count=3000, available=[1, 0, 1, 1])
+    counts = np.bincount(choices, minlength=4)
+    assert counts[1] == 0
+    assert (abs(counts[[0, 2, 3]] - 1000) < 100).all()  # 4 standard deviations are 103
+
+
+def test_round_robin_takes_the_available_in_turn() -> None:
+    assert decisions("round_robin", 3, count=7) == [0, 1, 2, 0, 1, 2, 0]
+    # As in the gateway's own test: with the middle worker down 0, 2, 0, 2.
+    assert decisions("round_robin", 3, count=4, available=[1, 0, 1]) == [0, 2, 0, 2]
+
+
+@pytest.mark.parametrize("name", ["random", "round_robin"])
+def test_plan_is_what_route_would_choose(name: str) -> None:
+    router = make_router(name)
+    router.reset(cluster_of(5), [3, 4])
+    plan = router.plan(300)
+    assert plan is not None
+    for k in range(300):
+        view = one_view(5, request={"index": k})
+        both = View(
+            view.cluster,
+            np.repeat(view.requests, 2),
+            np.repeat(view.block_ids, 2, axis=0),
+            np.repeat(view.instances, 2, axis=0),
+        )
+        assert router.route(both).tolist() == plan[:, k].tolist()
+
+
+def test_least_load_takes_the_fewest_requests_and_breaks_ties_at_random() -> None:
+    assert set(decisions("least_load", 4, requests=[3, 2, 4, 9])) == {1}
+    choices = decisions("least_load", 4, requests=[3, 2, 2, 2], available=[1, 1, 0, 1])
+    counts = np.bincount(choices, minlength=4)
+    assert counts[0] == counts[2] == 0
+    assert abs(counts[1] - 200) < 40
+
+
+# --- power_of_two ------------------------------------------------------------------------------
+
+
+def test_power_of_two_draws_two_different_instances() -> None:
+    # The busiest of three is never the better one of two; the others are chosen 2/3 and 1/3.
+    counts = np.bincount(decisions("power_of_two", 3, count=900, waiting=[10, 5, 0]), minlength=3)
+    assert counts[0] == 0
+    assert abs(counts[2] - 600) < 60
+
+
+def test_power_of_two_takes_the_first_drawn_of_equals() -> None:
+    # Equal loads make the first draw win, so it is uniform; so does the better of two in general.
+    counts = np.bincount(decisions("power_of_two", 4, count=2000), minlength=4)
+    assert (abs(counts - 500) < 80).all()
+    first_drawn = decisions("power_of_two", 4)
+    for worse in range(4):
+        loads = [float(i == worse) for i in range(4)]
+        second_or_same = decisions("power_of_two", 4, waiting=loads)
+        changed = [a for a, b in zip(first_drawn, second_or_same, strict=True) if a != b]
+        assert changed
+        assert set(changed) == {worse}
+
+
+def test_power_of_two_can_compare_telemetry_or_the_ledger() -> None:
+    view = one_view(2, waiting=[1, 0], running=[1, 1], requests=[0, 7])
+    assert decide(router_for(2, "power_of_two"), view) == 1
+    assert decide(router_for(2, "power_of_two", load="ledger"), view) == 0
+
+
+def test_power_of_two_with_one_instance_left() -> None:
+    assert set(decisions("power_of_two", 3, available=[0, 1, 0], waiting=[0, 99, 0])) == {1}
+
+
+# --- session_affinity --------------------------------------------------------------------------
+
+
+def sessions_home(router: Router, **columns: Any) -> list[int]:
+    views = [one_view(4, request={"session": s, "index": s}, **columns) for s in range(200)]
+    return [decide(router, view) for view in views]
+
+
+def test_session_affinity_ignores_load_and_moves_only_a_down_instances_sessions() -> None:
+    router = router_for(4, "session_affinity")
+    homes = sessions_home(router)
+    assert set(homes) == {0, 1, 2, 3}
+    assert sessions_home(router, requests=[99, 0, 0, 0], waiting=[99, 0, 0, 0]) == homes
+    without = sessions_home(router, available=[1, 0, 1, 1])
+    assert all(a == b for a, b in zip(homes, without, strict=True) if a != 1)
+    assert {b for a, b in zip(homes, without, strict=True) if a == 1} == {0, 2, 3}
+
+
+def test_session_affinity_depends_on_the_seed() -> None:
+    by_seed = [sessions_home(router_for(4, "session_affinity", seed=s)) for s in (0, 1)]
+    assert by_seed[0] != by_seed[1]
+
+
+# --- prefix_hash -------------------------------------------------------------------------------
+
+
+def prefix_home(router: Router, ids: list[int], **request: float) -> int:
+    return decide(router, one_view(4, ids, request=request))
+
+
+def test_prefix_hash_looks_at_the_block_that_holds_the_last_prefix_token() -> None:
+    # Tokens 0..255 lie in the first block of 512, whatever follows.
+    router = router_for(4, "prefix_hash")
+    homes = [prefix_home(router, [first, 50 + first, 90]) for first in range(40)]
+    assert len(set(homes)) == 4
+    assert homes == [prefix_home(router, [first]) for first in range(40)]
+    assert homes == [prefix_home(router, [first], prompt_tokens=100) for first in range(40)]
+    # 513 tokens reach into the second block, unless the prompt ends before.
+    longer = router_for(4, "prefix_hash", prefix_token_count=513)
+    assert homes != [prefix_home(longer, [first, 50 + first, 90]) for first in range(40)]
+    assert homes == [prefix_home(longer, [first], prompt_tokens=512) for first in range(40)]
+    assert [prefix_home(longer, [7, 50 + k]) for k in range(9)] == [
+        prefix_home(longer, [8, 50 + k, 1]) for k in range(9)
+    ]
+
+
+def test_prefix_hash_keeps_its_home_within_the_load_factor() -> None:
+    # Total 100 on 4 instances: (100 + 1) / 4 · 1.25 = 31.56.
+    router = router_for(4, "prefix_hash")
+    ids = next([k] for k in range(99) if prefix_home(router, [k]) == 2)
+    assert decide(router, one_view(4, ids, requests=[23, 23, 31, 23])) == 2
+    # 32 is too much: the least loaded, the first of equals.
+    assert decide(router, one_view(4, ids, requests=[23, 22, 32, 23])) == 1
+    assert decide(router, one_view(4, ids, requests=[24, 22, 32, 22])) == 1
+    # Equality is within: (7 + 1) / 4 · 1.5 = 3.
+    factor = router_for(4, "prefix_hash", load_factor=1.5)
+    assert decide(factor, one_view(4, ids, requests=[2, 1, 3, 1])) == 2
+
+
+def test_prefix_hash_keeps_its_home_when_all_are_overloaded_or_idle() -> None:
+    router = router_for(4, "prefix_hash", load_factor=0.5)
+    ids = next([k] for k in range(99) if prefix_home(router, [k]) == 3)
+    assert decide(router, one_view(4, ids, requests=[9, 9, 9, 10])) == 3  # limit 4.75
+    assert decide(router, one_view(4, ids, requests=[0, 0, 0, 0])) == 3
+
+
+def test_prefix_hash_counts_and_chooses_only_the_available() -> None:
+    router = router_for(4, "prefix_hash")
+    ids = next([k] for k in range(99) if prefix_home(router, [k]) == 2)
+    other = decide(router, one_view(4, ids, available=[1, 1, 0, 1]))
+    assert other != 2
+    # Three instances, the down one's 90 do not count: the limit of 4 is (10 + 1) / 3 · 1.25 = 4.6,
+    # that of 6 is (12 + 1) / 3 · 1.25 = 5.4.
+    loads = [3, 3, 90, 3]
+    loads[other] = 4
+    assert decide(router, one_view(4, ids, available=[1, 1, 0, 1], requests=loads)) == other
+    loads[other] = 6
+    assert decide(router, one_view(4, ids, available=[1, 1, 0, 1], requests=loads)) != other
+
+
+def test_prefix_hash_without_a_block_id_takes_the_least_loaded() -> None:
+    router = router_for(4, "prefix_hash")
+    assert decide(router, one_view(4, [], requests=[5, 2, 2, 8])) == 1
+
+
+# --- kvaware -----------------------------------------------------------------------------------
+
+
+def long_view(num_instances: int, tokens: int, **columns: Any) -> View:
+    return one_view(num_instances, request={"prompt_tokens": tokens, "session": 5}, **columns)
+
+
+def kvaware_home(num_instances: int) -> int:
+    return decide(router_for(num_instances, "kvaware"), long_view(num_instances, 4000))
+
+
+def test_kvaware_takes_the_first_holder_not_the_best_one() -> None:
+    router = router_for(4, "kvaware")
+    view = long_view(4, 1500, hit_tokens=[0, 16, 1499, 0], requests=[0, 999, 0, 0])
+    assert decide(router, view) == 1
+    assert decide(router, long_view(4, 1500, hit_tokens=[0, 0, 1, 1])) == 2
+    down = long_view(4, 1500, hit_tokens=[0, 16, 1499, 0], available=[1, 0, 1, 1])
+    assert decide(router, down) == 2
+
+
+def test_kvaware_threshold_is_2000_missing_tokens() -> None:
+    router, other = router_for(4, "kvaware"), (kvaware_home(4) + 1) % 4
+    hits = [0, 0, 0, 0]
+    hits[other] = 8000
+    assert decide(router, long_view(4, 10_000, hit_tokens=hits)) == other  # 2000 missing
+    assert decide(router, long_view(4, 10_001, hit_tokens=hits)) == kvaware_home(4)
+    # A second holder with everything does not help, since only the first one is looked at.
+    hits = [10, 10_000, 10_000, 10_000]
+    assert decide(router, long_view(4, 10_001, hit_tokens=hits)) == kvaware_home(4)
+    strict = router_for(4, "kvaware", kv_aware_threshold=0)
+    assert decide(strict, long_view(4, 10_000, hit_tokens=[0, 9999, 0, 0])) == kvaware_home(4)
+
+
+def test_kvaware_falls_back_on_the_sessions_home() -> None:
+    router = router_for(4, "kvaware")
+    views = [one_view(4, request={"session": s}) for s in range(100)]
+    homes = [decide(router, view) for view in views]
+    affinity = router_for(4, "session_affinity")
+    assert homes == [decide(affinity, view) for view in views]
+
+
+def test_kvaware_falls_back_on_the_lowest_arrival_rate_without_sessions() -> None:
+    router = router_for(3, "kvaware", fallback="qps")
+    for time, holder in [(0.0, 0), (1.0, 0), (2.0, 2), (3.0, 2)]:
+        hits = [int(i == holder) for i in range(3)]
+        view = one_view(3, request={"time": time, "prompt_tokens": 100}, hit_tokens=hits)
+        assert decide(router, view) == holder
+    # Instance 1 never had a request: it wins at once. Then the fewest arrivals, first of equals.
+    times = [4.0, 5.0, 6.0, 7.0, 60.5, 61.5]
+    # Arrivals in the window before each: 2 0 2 · 2 1 2 · 2 2 2 · 3 2 2 · at 60.5 the one of 0.0
+    # is gone: 2 3 2 · at 61.5 that of 1.0 too: 2 3 2.
+    expected = [1, 1, 0, 1, 0, 0]
+    assert [decide(router, one_view(3, request={"time": t})) for t in times] == expected
+
+
+# --- loadaware ---------------------------------------------------------------------------------
+
+
+def loadaware(hit_tokens: list[int], requests: list[int], beta: float = 1.0, **more: Any) -> int:
+    n = len(requests)
+    view = long_view(n, 1000, hit_tokens=hit_tokens, requests=requests, **more)
+    return decide(router_for(n, "loadaware", beta=beta), view)
+
+
+def test_loadaware_with_two_instances_cancels_a_full_hit_at_half_of_one_over_beta() -> None:
+    # Mean 20, r = (N - mean) / mean = 1 / (2 beta): scores 1 - beta r and beta r are both 0.5.
+    for beta, r in [(1.0, 0.5), (0.5, 1.0), (2.0, 0.25)]:
+        above = int(20 * r)
+        assert loadaware([1000, 0], [20 + above, 20 - above], beta) == 0  # a tie: lowest index
+        assert loadaware([0, 1000], [20 - above, 20 + above], beta) == 0
+        if beta != 0.5:
+            assert loadaware([1000, 0], [21 + above, 19 - above], beta) == 1
+        assert loadaware([0, 1000], [21 - above, 19 + above], beta) == 1
+
+
+def test_loadaware_against_many_instances_at_the_mean() -> None:
+    # 101 instances: the others stay at about the mean, a full hit is worth r = 1 / beta = 1.
+    requests = [10] * 100 + [19]
+    hits = [0] * 100 + [1000]
+    assert loadaware(hits, requests) == 100  # 1 - 0.88 > 0.01
+    requests[100] = 22
+    assert loadaware(hits, requests) == 0  # 1 - 1.17 < 0.01
+
+
+def test_loadaware_in_an_idle_fleet_one_request_costs_a_full_hit() -> None:
+    # Mean 0.5, clamped to 1: scores 1 - 0.5 and 0 + 0.5.
+    assert loadaware([0, 1000], [0, 1]) == 0
+    assert loadaware([0, 1000], [0, 1], beta=0.9) == 1
+    # With mean 20 it takes 20.
+    assert loadaware([0, 1000], [11, 29]) == 1
+
+
+def test_loadaware_scores_share_sign_and_fallback() -> None:
+    assert loadaware([500, 600, 0], [4, 4, 4]) == 1  # equal load: the larger share
+    assert loadaware([500, 500, 0], [4, 4, 4]) == 0
+    assert loadaware([200, 0, 0], [6, 6, 3]) == 2  # 0.2 - 0.2 < 0.4: below the mean is rewarded
+    assert loadaware([0, 0, 1], [5, 5, 5]) == 2
+    # No holder: the session's home, although it is the busiest.
+    home = decide(router_for(3, "session_affinity"), long_view(3, 1000))
+    assert loadaware([0, 0, 0], [99 * (i == home) for i in range(3)]) == home
+    # An unavailable instance is no holder, no choice and not in the mean: (4 + 6) / 2 = 5.
+    up = [0, 1, 1]
+    assert loadaware([900, 390, 0], [0, 6, 4], available=up) == 2  # 0.39 - 0.2 < 0.2
+    assert loadaware([900, 410, 0], [0, 6, 4], available=up) == 1
+    assert loadaware([900, 0, 0], [0, 99, 99], available=up) in (1, 2)
+
+
+# --- min_ttft, greedy_dump ---------------------------------------------------------------------
+
+
+def test_min_ttft_adds_backlog_and_own_prefill() -> None:
+    for name in ("min_ttft", "greedy_dump"):
+        columns: dict[str, Any] = {
+            "backlog_seconds": [0.5, 0.2, 0.0],
+            "prefill_seconds": [0.1, 0.2, 0.5],
+        }
+        assert set(decisions(name, 3, **columns)) == {1}
+        assert set(decisions(name, 3, available=[1, 0, 1], **columns)) == {2}
+
+
+def test_min_ttft_breaks_ties_at_random() -> None:
+    columns: dict[str, Any] = {
+        "backlog_seconds": [0.5, 0.25, 0.0],
+        "prefill_seconds": [0.5, 0.25, 0.5],
+    }
+    counts = np.bincount(decisions("min_ttft", 3, **columns), minlength=3)
+    assert counts[0] == 0
+    assert abs(counts[1] - 200) < 40
+
+
+def test_greedy_dump_sends_hopeless_requests_to_the_busiest() -> None:
+    router = router_for(3, "greedy_dump")
+    columns: dict[str, Any] = {
+        "backlog_seconds": [0.75, 2.0, 5.0],
+        "prefill_seconds": [0.25, 0.25, 0.25],
+    }
+
+    def choose(slo_ttft: float, **more: Any) -> int:
+        return decide(router, one_view(3, request={"slo_ttft": slo_ttft}, **columns, **more))
+
+    assert choose(1.0) == 0  # exactly in time
+    assert choose(0.99) == 2
+    assert choose(0.99, available=[1, 1, 0]) == 1
+    equal = one_view(3, request={"slo_ttft": 0.5}, backlog_seconds=[1.0, 3.0, 3.0])
+    assert decide(router, equal) == 1  # lowest index of the busiest
+    late = make_router("greedy_dump")
+    late.reset(cluster_of(3, frontend_latency=0.01), [0])
+    assert decide(late, one_view(3, request={"slo_ttft": 1.0}, **columns)) == 2
