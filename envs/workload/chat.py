@@ -25,7 +25,7 @@ from prefixgym.envs.clock import NEVER, to_seconds, to_ticks
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.workload.arrivals import Arrivals
 from prefixgym.envs.workload.chains import ceil_div, exclusive_sum, two_part_tape
-from prefixgym.envs.workload.fields import check_number, check_whole
+from prefixgym.envs.workload.fields import check_flag, check_number, check_whole
 from prefixgym.envs.workload.lengths import (
     MAX_LENGTH,
     Geometric,
@@ -161,6 +161,7 @@ class MultiTurnChat:
         check_number("think_time", self.think_time, 0, above=True)
         check_number("think_time_sigma", self.think_time_sigma, 0)
         check_number("zipf", self.zipf, 0)
+        check_flag("closed_loop", self.closed_loop)
         distribution("turns", self.turns)
         distribution("output_tokens", self.output_tokens)
         system = distribution("system_tokens", self.system_tokens, least=0)

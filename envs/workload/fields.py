@@ -21,3 +21,9 @@ def check_number(key: str, value: object, least: float, *, above: bool = False) 
     if not math.isfinite(value) or value < least or (above and value == least):
         bound = "above" if above else "at least"
         raise ValueError(f"{key}: found {value}, must be finite and {bound} {least:g}")
+
+
+def check_flag(key: str, value: object) -> None:
+    """Raise ValueError unless `value` is a bool: the string "false" would count as true."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{key}: found {value!r}, must be true or false")

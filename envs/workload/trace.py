@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.envs.workload.fields import check_number, check_whole
+from prefixgym.envs.workload.fields import check_flag, check_number, check_whole
 from prefixgym.envs.workload.streams import streams
 from prefixgym.envs.workload.tape import NO_ROW, Tape
 
@@ -70,6 +70,7 @@ class TraceWorkload:
 
     def __post_init__(self) -> None:
         check_number("speedup", self.speedup, 0, above=True)
+        check_flag("spread", self.spread)
         if self.num_requests is not None:
             check_whole("num_requests", self.num_requests, 1, len(self.trace.requests))
             follow_ups = np.count_nonzero(self.trace.requests["parent"] != NO_ROW)

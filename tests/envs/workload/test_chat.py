@@ -217,6 +217,7 @@ def test_think_time_is_the_median_gap() -> None:
         ("user_tokens", 0),
         ("output_tokens", 0),
         ("max_prompt_tokens", 9191),
+        ("closed_loop", "false"),
     ],
 )
 def test_bad_fields_are_refused_by_key(key: str, value: object) -> None:

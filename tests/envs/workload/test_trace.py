@@ -119,6 +119,8 @@ def test_bad_fields_are_refused_by_key() -> None:
         TraceWorkload(trace, num_requests=401)
     with pytest.raises(ValueError, match=r"^speedup: found 0"):
         TraceWorkload(trace, speedup=0.0)
+    with pytest.raises(ValueError, match=r"^spread: found 0, must be true or false"):
+        TraceWorkload(trace, spread=0)  # type: ignore[arg-type]
 
 
 def test_mooncakes_bursts_are_an_artefact_of_its_batches(traces: Path) -> None:
