@@ -1,13 +1,15 @@
-"""Scenarios by name or by path, with single values overridden by dotted keys."""
+"""Scenarios by name, by path or for a trace, with single values overridden by dotted keys."""
 
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from prefixgym.envs.scenarios.schema import Scenario, explain
+from prefixgym.envs.scenarios.workloads import read_trace
 
 _FOLDER = Path(__file__).resolve().parent
 
@@ -37,14 +39,52 @@ def load_scenario(name: str, overrides: Mapping[str, str] | None = None) -> Scen
         raise ValueError(f"scenario: found {name!r}, allowed: {allowed}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{path}: not a readable TOML file: {error}") from None
+    return _validated(document, overrides or {}, path.name)
+
+
+def trace_scenario(
+    path: str | Path, rates: Sequence[float], overrides: Mapping[str, str] | None = None
+) -> Scenario:
+    """A scenario that replays a trace in Mooncake's format on ten instances.
+
+    Llama-3.1-70B on 4 × H100 and Mooncake's own objectives, 30 s and 100 ms (`simulators.md` §4):
+    its prompts of up to 126,000 tokens take 10 s of prefill alone.
+
+    Args:
+        path: the trace.
+        rates: load ladder in requests/s; `trace_rate` tells the recorded one.
+        overrides: as for `load_scenario`.
+    """
+    name = re.sub("[^a-z0-9-]+", "-", Path(path).name.removesuffix(".gz").lower()).strip("-")
+    document = {
+        "name": name.removesuffix("-jsonl"),
+        "description": f"Replay of {path}.",
+        "source": f"Requests: {path}. Objectives: Mooncake (arXiv 2407.00079).",
+        "rates": list(rates),
+        "cluster": {
+            "block_size": read_trace(str(path)).block_size,
+            "instances": [{"profile": "llama-3.1-70b/h100/tp4", "count": 10}],
+        },
+        "workload": {"generator": "trace", "path": str(path)},
+        "slo": {"ttft": 30.0, "tpot": 0.100},
+        "seeds": {
+            "train": {"first": 0, "count": 1_000_000},
+            "validation": {"first": 1_000_000, "count": 1000},
+            "test": {"first": 2_000_000, "count": 1000},
+        },
+    }
+    return _validated(document, overrides or {}, Path(path).name)
+
+
+def _validated(document: dict[str, Any], overrides: Mapping[str, str], file: str) -> Scenario:
     try:
-        for key, text in (overrides or {}).items():
+        for key, text in overrides.items():
             _override(document, key, text)
         return Scenario.model_validate(document)
     except ValidationError as error:
-        raise ValueError(f"{path.name}: {explain(error)}") from None
+        raise ValueError(f"{file}: {explain(error)}") from None
     except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from None
+        raise ValueError(f"{file}: {error}") from None
 
 
 def _override(document: dict[str, Any], key: str, text: str) -> None:

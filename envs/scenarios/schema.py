@@ -4,6 +4,7 @@ A scenario is a cluster, a workload, objectives and what the router may know of 
 ladder of loads and seeds. Times are seconds, rates requests per second, lengths tokens.
 """
 
+import hashlib
 import itertools
 from typing import Any, Literal, NamedTuple
 
@@ -11,10 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from prefixgym.envs.cluster.profiles import profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
-from prefixgym.envs.scenarios.workloads import build_workload
+from prefixgym.envs.scenarios.workloads import build_workload, read_trace
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.view.knowledge import Knowledge
-from prefixgym.envs.workload.tape import Workload
+from prefixgym.envs.workload.tape import Tape, Workload
 
 
 class Setup(NamedTuple):
@@ -91,14 +92,15 @@ class WorkloadSection(BaseModel):
 
     Attributes:
         generator: where the requests come from.
-        num_requests: requests of an episode.
+        num_requests: requests of an episode; a trace plays all its rows if this is left out, else
+            windows of so many.
         arrival_cv: coefficient of variation of the gaps between arrivals; 1 is Poisson.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    generator: Literal["shared-prompts", "chat"]
-    num_requests: int = Field(ge=1)
+    generator: Literal["shared-prompts", "chat", "trace"]
+    num_requests: int | None = Field(default=None, ge=1)
     arrival_cv: float = Field(default=1.0, gt=0)
 
     def build(self, rate: float, block_size: int) -> Workload:
@@ -219,9 +221,28 @@ class Scenario(_Section):
         workload = self.workload.model_copy(update={"num_requests": num_requests})
         return self.model_copy(update={"workload": workload})
 
+    @property
+    def trace(self) -> Tape | None:
+        """The recorded requests, if the workload is a trace."""
+        if self.workload.generator != "trace":
+            return None
+        return read_trace((self.workload.model_extra or {})["path"], self.cluster.block_size)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests of an episode."""
+        if self.workload.num_requests is not None:
+            return self.workload.num_requests
+        assert self.trace is not None  # other generators need a number
+        return len(self.trace.requests)
+
     def identity(self) -> dict[str, Any]:
         """Everything that an episode's outcome depends on, besides its rate and seed."""
-        return self.model_dump(include={"cluster", "workload", "slo", "knowledge"})
+        parts = self.model_dump(include={"cluster", "workload", "slo", "knowledge"})
+        if self.trace is not None:
+            content = self.trace.requests.tobytes() + self.trace.runs.tobytes()
+            parts["workload"]["path"] = hashlib.sha256(content).hexdigest()
+        return parts
 
 
 def explain(error: ValidationError) -> str:

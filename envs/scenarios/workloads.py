@@ -4,18 +4,25 @@ The parameters are the fields of the generator's class, under their names, so th
 say whatever the class can. Lengths are a number, a pair `[low, high]`, or a table with the fields
 of `LogNormal` (median, sigma, high, low) or `Geometric` (mean, high). A field that may be None is
 None if it is left out.
+
+The generator `trace` replays a file in Mooncake's format, at whatever speed gives the wanted rate.
 """
 
 import dataclasses
+import functools
+import os
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from prefixgym.envs.clock import to_seconds
 from prefixgym.envs.workload.arrivals import Arrivals, Gamma, Poisson
 from prefixgym.envs.workload.chat import MultiTurnChat
 from prefixgym.envs.workload.lengths import Geometric, LogNormal
+from prefixgym.envs.workload.mooncake import read_mooncake
 from prefixgym.envs.workload.shared_prompts import SharedPrompts
-from prefixgym.envs.workload.tape import Workload
+from prefixgym.envs.workload.tape import Tape, Workload
+from prefixgym.envs.workload.trace import TraceWorkload
 
 GENERATORS: dict[str, Any] = {"shared-prompts": SharedPrompts, "chat": MultiTurnChat}
 
@@ -27,30 +34,33 @@ def build_workload(
     generator: str,
     parameters: Mapping[str, Any],
     *,
-    num_requests: int,
+    num_requests: int | None,
     rate: float,
     arrival_cv: float,
     block_size: int,
 ) -> Workload:
-    """An instance of a generator's class.
+    """A workload as a scenario describes it.
 
     Args:
-        generator: a key of `GENERATORS`.
-        parameters: the class's other fields, as TOML gives them.
-        num_requests: requests of an episode.
+        generator: a key of `GENERATORS`, or "trace".
+        parameters: the other keys of the generator, as TOML gives them.
+        num_requests: requests of an episode; None, for a trace only, plays all of it.
         rate: requests/s.
-        arrival_cv: coefficient of variation of the gaps between arrivals; 1 is Poisson.
+        arrival_cv: coefficient of variation of the gaps between arrivals; 1 is Poisson. A trace
+            has its own arrivals.
         block_size: tokens in a block.
 
     Raises:
-        ValueError: a field that the class lacks, one it needs, or a value it refuses.
+        ValueError: a key that the generator lacks, one it needs, or a value it refuses.
     """
+    if generator == "trace":
+        return _build_trace(parameters, num_requests, rate, block_size)
+    if num_requests is None:
+        raise ValueError(f"num_requests: missing, {generator} needs it")
     cls = GENERATORS[generator]
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in _SET_BY_SCENARIO}
-    for key in parameters:
-        if key not in fields:
-            raise ValueError(f"{key}: no such key of {generator}, allowed: {', '.join(fields)}")
+    _refuse_others(generator, parameters, fields)
     values: dict[str, Any] = {}
     for key, field in fields.items():
         if key in parameters:
@@ -64,6 +74,48 @@ def build_workload(
         num_requests=num_requests, arrivals=arrivals, block_size=block_size, **values
     )
     return workload
+
+
+def trace_rate(trace: Tape) -> float:
+    """Mean arrivals/s of a trace as recorded; ValueError if all its rows arrive at once."""
+    span = float(to_seconds(trace.requests["arrival"].max()))
+    if span == 0:
+        raise ValueError("path: all requests of the trace arrive at once, it has no rate")
+    return len(trace.requests) / span
+
+
+def read_trace(path: str, block_size: int | None = None) -> Tape:
+    """The trace in a file; read once, as long as the file does not change.
+
+    Raises:
+        ValueError: a malformed line, or a block size that does not divide the trace's.
+        OSError: the file cannot be opened.
+    """
+    status = os.stat(path)
+    return _read_trace(path, block_size, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=4)
+def _read_trace(path: str, block_size: int | None, modified: int, size: int) -> Tape:
+    return read_mooncake(path, block_size=block_size)
+
+
+def _build_trace(
+    parameters: Mapping[str, Any], num_requests: int | None, rate: float, block_size: int
+) -> Workload:
+    _refuse_others("trace", parameters, ("path", "spread"))
+    if "path" not in parameters:
+        raise ValueError("path: missing, trace needs it")
+    trace = read_trace(parameters["path"], block_size)
+    return TraceWorkload(
+        trace, num_requests, rate / trace_rate(trace), parameters.get("spread", True)
+    )
+
+
+def _refuse_others(generator: str, found: Iterable[str], allowed: Collection[str]) -> None:
+    for key in found:
+        if key not in allowed:
+            raise ValueError(f"{key}: no such key of {generator}, allowed: {', '.join(allowed)}")
 
 
 def _from_toml(key: str, value: Any) -> Any:
