@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 import numba
 import numba.core.config
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,11 +86,47 @@ def _cache_folder(path: Path) -> Path:
 
 
 def kernel(function: F) -> F:
-    """Compile `function` on first call; release the GIL while it runs; keep the result on disk."""
+    """Compile `function` on first call; release the GIL while it runs; keep the result on disk.
+
+    Kernels that call each other become one piece of machine code: passing a state of some thirty
+    arrays costs more than most of them do.
+    """
     previous = numba.core.config.CACHE_DIR
     numba.core.config.CACHE_DIR = str(_cache_folder(Path(inspect.getfile(function))))
     try:
-        compiled: F = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+        compiled: F = numba.njit(
+            cache=True, nogil=True, error_model="numpy", forceinline=True
+        )(function)
     finally:
         numba.core.config.CACHE_DIR = previous
     return compiled
+
+
+def _strip_owner(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """`value` with every array in it, also within tuples, made to own nothing."""
+    if isinstance(kind, types.Array):
+        array = context.make_array(kind)(context, builder, value=value)
+        array.meminfo = cgutils.get_null_value(array.meminfo.type)
+        array.parent = cgutils.get_null_value(array.parent.type)
+        return array._getvalue()
+    if isinstance(kind, types.BaseTuple):
+        for index, part in enumerate(kind):
+            stripped = _strip_owner(
+                context, builder, part, builder.extract_value(value, index)
+            )
+            value = builder.insert_value(value, stripped, index)
+    return value
+
+
+@intrinsic
+def borrowed(typing_context: Any, value: Any) -> Any:
+    """The same array or (nested) tuple of arrays, without reference counting.
+
+    Numba counts references to every array of every call with atomic operations, which took most of the
+    simulator's time. A kernel called from Python may borrow its arguments: the caller keeps them alive.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _strip_owner(context, builder, signature.args[0], arguments[0])
+
+    return value(value), generate

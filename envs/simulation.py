@@ -28,7 +28,7 @@ from prefixgym.envs.cluster.engine import (
     take_flight,
 )
 from prefixgym.envs.cluster.spec import ClusterSpec
-from prefixgym.envs.jit import kernel
+from prefixgym.envs.jit import borrowed, kernel
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.view import arrays as view_arrays
 from prefixgym.envs.view.decision import booked_prefill, present_request, reset_view
@@ -348,6 +348,7 @@ def _most_in_flight(s: SimulationArrays, first: int, last: int) -> int:
 @kernel
 def step_range(s: SimulationArrays, first: int, last: int, actions: NDArray[np.int64]) -> int:
     """Step environments first … last - 1 that are not done; returns the most requests in flight."""
+    s = borrowed(s)
     for e in range(first, last):
         if not s.episodes[e].done:
             step_environment(s, e, actions[e])
@@ -357,6 +358,7 @@ def step_range(s: SimulationArrays, first: int, last: int, actions: NDArray[np.i
 @kernel
 def play_range(s: SimulationArrays, first: int, last: int, actions: NDArray[np.int64]) -> int:
     """Play whole episodes of fixed decisions [E, R]; stops where flight records run out."""
+    s = borrowed(s)
     room = s.cluster.flights.shape[1]
     for e in range(first, last):
         episode = s.episodes[e]
@@ -368,6 +370,7 @@ def play_range(s: SimulationArrays, first: int, last: int, actions: NDArray[np.i
 @kernel
 def reset_range(s: SimulationArrays, first: int, last: int, chosen: NDArray[np.bool_]) -> int:
     """Reset the chosen ones of environments first … last - 1."""
+    s = borrowed(s)
     for e in range(first, last):
         if chosen[e]:
             reset_environment(s, e)

@@ -202,7 +202,12 @@ def allocate(
     # A table at most half full keeps probe sequences short. Stale reports can keep as many ids again.
     known_blocks = sum(blocks) * (2 if journal else 1)
     return ClusterArrays(
-        cost=np.concatenate([np.atleast_1d(i.profile.step_cost()) for i in spec.instances]),
+        cost=np.array(
+            [
+                instance.profile.step_cost(count * spec.block_size)
+                for instance, count in zip(spec.instances, blocks, strict=True)
+            ]
+        ),
         limits=limits,
         status=np.zeros(grid, STATUS),
         instances=np.zeros(grid, INSTANCE),
