@@ -1,4 +1,17 @@
 """What happens to requests: cluster, workload, view, and the Gymnasium surface."""
 
 if __name__ == "envs":
-    raise ImportError("import prefixgym.envs, not envs: the folder is part of the package prefixgym")
+    raise ImportError(
+        "import prefixgym.envs, not envs: the folder is part of the package prefixgym"
+    )
+
+import gymnasium as gym
+
+ROUTING_ID = "prefixgym/PrefixRouting-v0"
+
+if ROUTING_ID not in gym.registry:  # importing twice, as worker processes do, changes nothing
+    gym.register(
+        id=ROUTING_ID,
+        entry_point="prefixgym.envs.routing:PrefixRoutingEnv",
+        vector_entry_point="prefixgym.envs.vector:PrefixRoutingVectorEnv",
+    )

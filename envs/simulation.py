@@ -9,6 +9,7 @@ wires tape, cluster and view together and holds no rule of its own but the order
 """
 
 import copy
+import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -473,13 +474,17 @@ class Simulation:
                 their seeds are not looked at.
         """
         chosen = np.ones(self.num_envs, np.bool_) if envs is None else envs
+        self.load(seeds, chosen)
+        self.run(reset_range, chosen)
+
+    def load(self, seeds: Sequence[int | None], chosen: NDArray[np.bool_]) -> None:
+        """Put the tapes of `seeds` into the chosen environments, which must then be reset."""
         tapes: dict[int | None, Tape] = {}
         for e in np.flatnonzero(chosen):
             seed = seeds[e]
             if seed not in tapes:
                 tapes[seed] = self._checked(self.workload.tape(int(seed or 0)))
-            self._load(int(e), tapes[seed])
-        self._run(reset_range, chosen)
+            self._write_tape(int(e), tapes[seed])
 
     def _checked(self, tape: Tape) -> Tape:
         """The tape, once there is room for it in all arrays."""
@@ -502,7 +507,7 @@ class Simulation:
             self.arrays = self.arrays._replace(pending=_widened(arrays.pending, rows))
         return tape
 
-    def _load(self, e: int, tape: Tape) -> None:
+    def _write_tape(self, e: int, tape: Tape) -> None:
         self.arrays.tapes[e, : len(tape.requests)] = tape.requests
         self.arrays.runs[e, : len(tape.runs)] = tape.runs
         self.arrays.episodes["num_requests"][e] = len(tape.requests)
@@ -522,18 +527,21 @@ class Simulation:
 
     def step(self, actions: NDArray[np.int64]) -> None:
         """Route the current request of every environment that is not done, actions [E]."""
-        self._run(step_range, np.ascontiguousarray(actions, np.int64))
+        self.run(step_range, np.ascontiguousarray(actions, np.int64))
 
     def play(self, actions: NDArray[np.int64]) -> None:
         """Play whole episodes of fixed decisions, actions [E, R] in order of arrival."""
         actions = np.ascontiguousarray(actions, np.int64)
         while not self.arrays.episodes["done"].all():
-            self._run(play_range, actions)
+            self.run(play_range, actions)
 
-    def _run(self, kernel_of_range: Callable[..., int], *args: Any) -> None:
-        """Call a kernel on all environments, in one contiguous range a thread."""
+    def run(self, kernel_of_range: Callable[..., int], *args: Any) -> None:
+        """Call `kernel(arrays, first, last, *args)` on all environments, one range a thread.
+
+        The kernel returns the most requests in flight, so that there is room for one more.
+        """
         bounds = np.linspace(0, self.num_envs, self._threads + 1).astype(int).tolist()
-        ranges = list(zip(bounds, bounds[1:], strict=False))
+        ranges = list(itertools.pairwise(bounds))
         if self._threads > 1 and self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads - 1, "prefixgym")
         others = [
@@ -589,6 +597,12 @@ class Simulation:
         for name in ("prefilled_tokens", "preemptions", "steps"):
             totals[name] = instances[name]
         return totals
+
+    def close(self) -> None:
+        """Stop the threads; the next step would start new ones."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
 
     def snapshot(self) -> SimulationArrays:
         """A copy of the whole state, for `restore`."""

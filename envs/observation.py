@@ -1,0 +1,138 @@
+"""What a learner observes: named, bounded numbers computed from the view.
+
+`OBSERVATION_FIELDS` is the one description of the observation. The documentation is generated from it,
+and the kernel writes columns in its order. Every column lies in [0, 1]. Unbounded quantities x are squashed to
+x / (x + scale), which is 1/2 at `scale` and keeps resolution at small values; times are scaled by the
+request's own objective, so that 1/2 means "as long as the objective".
+"""
+
+from dataclasses import dataclass
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from prefixgym.envs.clock import TICKS_PER_SECOND
+from prefixgym.envs.cluster.spec import ClusterSpec
+from prefixgym.envs.cluster.step_time import prefill_ticks, step_ticks
+from prefixgym.envs.jit import kernel
+from prefixgym.envs.view.arrays import ViewArrays
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column.
+
+    Attributes:
+        part: `request` or `instances`, the key of the observation that it belongs to.
+        name: what it is.
+        unit: unit of the raw quantity.
+        meaning: the raw quantity, and where it comes from.
+        normalisation: how the raw quantity x becomes a number in [0, 1].
+    """
+
+    part: str
+    name: str
+    unit: str
+    meaning: str
+    normalisation: str
+
+
+OBSERVATION_FIELDS = (
+    Field("request", "prompt_tokens", "tokens", "length of the prompt", "x / (x + 4096)"),
+    Field("request", "gap", "s", "time since the previous decision", "x / (x + 0.1)"),
+    Field("request", "slo_ttft", "s", "objective for the first token", "x / (x + 1)"),
+    Field("request", "slo_tpot", "s/token", "objective per output token", "x / (x + 0.1)"),
+    Field("request", "best_hit", "tokens", "longest cached prefix on any instance", "x / prompt"),
+    Field("instances", "available", "-", "may be chosen", "0 or 1"),
+    Field("instances", "hit", "tokens", "cached prefix (index)", "x / prompt"),
+    Field("instances", "prefill", "s", "prefill of the rest alone", "x / (x + slo_ttft)"),
+    Field("instances", "backlog", "s", "prefill booked ahead (ledger)", "x / (x + slo_ttft)"),
+    Field("instances", "ttft", "s", "backlog + prefill", "x / (x + slo_ttft)"),
+    Field("instances", "requests", "requests", "in flight (ledger)", "x / (x + 16)"),
+    Field(
+        "instances", "prefill_requests", "requests", "without first token (ledger)", "x / (x + 4)"
+    ),
+    Field("instances", "context", "tokens", "prompts in flight (ledger)", "x / (x + KV capacity)"),
+    Field("instances", "waiting", "requests", "queued in the engine (telemetry)", "x / (x + 4)"),
+    Field("instances", "running", "requests", "in the batch (telemetry)", "x / (x + 16)"),
+    Field("instances", "kv_usage", "-", "share of KV blocks in use (telemetry)", "x"),
+    Field("instances", "prefill_speed", "s", "prefill of 4,096 tokens (profile)", "x / (x + 0.1)"),
+    Field(
+        "instances", "decode_speed", "s", "step of 16 x 2,048 tokens (profile)", "x / (x + 0.01)"
+    ),
+)
+"""Every column of the observation, in order."""
+
+REQUEST_FIELDS = tuple(f for f in OBSERVATION_FIELDS if f.part == "request")
+INSTANCE_FIELDS = tuple(f for f in OBSERVATION_FIELDS if f.part == "instances")
+
+
+def observation_space(num_instances: int) -> gym.spaces.Dict:
+    """`request`: float32 [R]; `instances`: float32 [N·F]; all in [0, 1].
+
+    The table of instances is laid out row by row, `instances.reshape(N, F)`: Stable-Baselines3 warns of
+    observations that are neither flat nor images.
+    """
+    columns = len(INSTANCE_FIELDS)
+    return gym.spaces.Dict(
+        {
+            "request": gym.spaces.Box(0.0, 1.0, (len(REQUEST_FIELDS),), np.float32),
+            "instances": gym.spaces.Box(0.0, 1.0, (num_instances * columns,), np.float32),
+        }
+    )
+
+
+@kernel
+def _reference_ticks(cost: NDArray[np.void]) -> tuple[int, int]:
+    return prefill_ticks(cost, 4096, 0, 8192), step_ticks(cost, 0, 0.0, 16, 16 * 2048, 16)
+
+
+def instance_constants(cluster: ClusterSpec) -> NDArray[np.float64]:
+    """What never changes of an instance, float64 [N, 3]: KV capacity in tokens, prefill of 4,096
+    tokens in s, decode step of 16 sequences with 2,048 tokens each in s."""
+    rows = []
+    for i, instance in enumerate(cluster.instances):
+        capacity = cluster.kv_blocks(i) * cluster.block_size
+        prefill, decode = _reference_ticks(np.array([instance.profile.step_cost(capacity)])[0])
+        rows.append((capacity, prefill / TICKS_PER_SECOND, decode / TICKS_PER_SECOND))
+    return np.array(rows, np.float64)
+
+
+@kernel
+def _squash(x: float, scale: float) -> float:
+    return x / (x + scale)
+
+
+@kernel
+def write_observation(
+    v: ViewArrays,
+    e: int,
+    constants: NDArray[np.float64],
+    request: NDArray[np.float32],
+    instances: NDArray[np.float32],
+) -> None:
+    """The observation of environment e: `request` [R], `instances` [N, F]."""
+    shown = v.requests[e]
+    best = 0
+    for i in range(v.instances.shape[1]):
+        row, out = v.instances[e, i], instances[i]
+        best = max(best, row.hit_tokens)
+        out[0] = row.available
+        out[1] = row.hit_tokens / shown.prompt_tokens
+        out[2] = _squash(row.prefill_seconds, shown.slo_ttft)
+        out[3] = _squash(row.backlog_seconds, shown.slo_ttft)
+        out[4] = _squash(row.backlog_seconds + row.prefill_seconds, shown.slo_ttft)
+        out[5] = _squash(row.requests, 16.0)
+        out[6] = _squash(row.prefill_requests, 4.0)
+        out[7] = _squash(row.context_tokens, constants[i, 0])
+        out[8] = _squash(row.waiting, 4.0)
+        out[9] = _squash(row.running, 16.0)
+        out[10] = row.kv_usage
+        out[11] = _squash(constants[i, 1], 0.1)
+        out[12] = _squash(constants[i, 2], 0.01)
+    request[0] = _squash(shown.prompt_tokens, 4096.0)
+    request[1] = _squash(shown.gap, 0.1)
+    request[2] = _squash(shown.slo_ttft, 1.0)
+    request[3] = _squash(shown.slo_tpot, 0.1)
+    request[4] = best / shown.prompt_tokens

@@ -1,0 +1,180 @@
+"""PrefixRouting-v0, vectorised natively: many clusters in one compiled step."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from prefixgym.envs.episodes import Episodes, Observation
+from prefixgym.envs.observation import observation_space
+from prefixgym.envs.scenarios.schema import Scenario
+
+Info = dict[str, Any]
+Flags = NDArray[np.bool_]
+
+
+class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64], Any]):
+    """`num_envs` independent `PrefixRoutingEnv`s that step together.
+
+    Sub-environment i behaves exactly like a single environment that was reset with seed + i,
+    whatever `num_envs` and `threads` are.
+
+    Args:
+        num_envs: E.
+        scenario, rate, num_requests, reward: as for `PrefixRoutingEnv`.
+        autoreset_mode: what happens at an episode's end, Gymnasium's `AutoresetMode` or its value:
+            `NextStep` (default), `SameStep` or `Disabled`.
+        threads: how many threads share a step; by default one for every 32 environments, at most one a core.
+        copy: give out new observation arrays every time. If False, arrays stay valid for one more
+            step only, which saves an allocation.
+        max_episode_steps: taken because `gymnasium.make_vec` passes it on; must be None, episodes
+            end by themselves.
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        scenario: str | Scenario = "shared-prompts-8",
+        rate: float | None = None,
+        num_requests: int | None = None,
+        reward: str = "goodput",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        threads: int | None = None,
+        copy: bool = True,
+        max_episode_steps: int | None = None,
+    ) -> None:
+        if max_episode_steps is not None:
+            raise ValueError(
+                f"max_episode_steps: found {max_episode_steps}, use num_requests for shorter episodes"
+            )
+        if threads is None:
+            threads = max(1, min(os.cpu_count() or 1, num_envs // 32))
+        self.num_envs = num_envs
+        self.episodes = Episodes(
+            scenario, rate, num_requests, reward, num_envs, threads=threads, copy=copy
+        )
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
+        self.single_observation_space = observation_space(self.episodes.num_instances)
+        self.single_action_space = gym.spaces.Discrete(self.episodes.num_instances)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._generators: list[np.random.Generator] = [
+            np.random.default_rng() for _ in range(num_envs)
+        ]
+        self._done = np.zeros(num_envs, np.bool_)
+        self._started = False
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Observation, Info]:
+        """Start episodes: in all sub-environments, or where `options["reset_mask"]` (bool [E]) says.
+
+        Args:
+            seed: sub-environment i is seeded with seed + i, or with the i-th of a sequence; None goes
+                on with the generators as they are.
+            options: may hold `reset_mask`.
+        """
+        chosen = np.ones(self.num_envs, np.bool_)
+        if options is not None and "reset_mask" in options:
+            chosen = self._checked_mask(options["reset_mask"])
+        if seed is not None:
+            seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
+            if len(seeds) != self.num_envs:
+                raise ValueError(f"seed: found {len(seeds)} seeds, expected {self.num_envs}")
+            for i in np.flatnonzero(chosen):
+                if seeds[i] is not None:
+                    self._generators[i] = gym.utils.seeding.np_random(seeds[i])[0]
+        observation = self.episodes.reset(self._generators, chosen)
+        self._done[chosen] = False
+        self._started = True
+        return observation, self._info()
+
+    def step(
+        self, actions: NDArray[np.int64]
+    ) -> tuple[Observation, NDArray[np.float64], Flags, Flags, Info]:
+        """One decision in every sub-environment, actions [E]."""
+        if not self._started:
+            raise gym.error.ResetNeeded("call reset before the first step")
+        actions = np.ascontiguousarray(actions, np.int64)
+        if actions.shape != (self.num_envs,):
+            raise ValueError(f"actions: found shape {actions.shape}, expected ({self.num_envs},)")
+        if actions.min() < 0 or actions.max() >= self.episodes.num_instances:
+            raise ValueError(
+                f"actions: found {actions.min()} to {actions.max()}, "
+                f"allowed: 0 to {self.episodes.num_instances - 1}"
+            )
+        ended_before = self._done
+        if self.autoreset_mode is AutoresetMode.DISABLED and ended_before.any():
+            raise gym.error.ResetNeeded(
+                f"sub-environments {np.flatnonzero(ended_before).tolist()} have ended: reset them "
+                'with options={"reset_mask": ...}'
+            )
+        observation, rewards = self.episodes.step(actions)
+        terminations = self.episodes.simulation.done
+        truncations = np.zeros(self.num_envs, np.bool_)
+        final: Info = {}
+        if self.autoreset_mode is AutoresetMode.NEXT_STEP and ended_before.any():
+            # Their action was ignored: they were done and did not move.
+            observation = self.episodes.reset(self._generators, ended_before)
+            rewards[ended_before] = 0.0
+            terminations = terminations & ~ended_before
+        elif self.autoreset_mode is AutoresetMode.SAME_STEP and terminations.any():
+            final = self._final_info(observation, terminations)
+            observation = self.episodes.reset(self._generators, terminations)
+        self._done = np.zeros(self.num_envs, np.bool_) if final else terminations.copy()
+        return observation, rewards, terminations, truncations, {**self._info(), **final}
+
+    def action_masks(self) -> NDArray[np.int8]:
+        """1 for each instance that may be chosen, int8 [E, N]."""
+        return self.episodes.action_masks
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Stop the threads."""
+        self.episodes.simulation.close()
+
+    def _checked_mask(self, mask: Any) -> Flags:
+        if not (
+            isinstance(mask, np.ndarray)
+            and mask.dtype == np.bool_
+            and mask.shape == (self.num_envs,)
+            and mask.any()
+        ):
+            raise ValueError(
+                f"options['reset_mask']: found {mask!r}, expected a bool array of shape "
+                f"({self.num_envs},) with at least one True"
+            )
+        return mask
+
+    def _info(self) -> Info:
+        everyone = np.ones(self.num_envs, np.bool_)
+        return {
+            "action_mask": self.action_masks(),
+            "_action_mask": everyone,
+            "time": self.episodes.simulation.view.requests["time"].copy(),
+            "_time": everyone.copy(),
+        }
+
+    def _final_info(self, observation: Observation, ended: Flags) -> Info:
+        """Gymnasium's `final_obs` (object array) and `final_info` (nested) of the ended ones."""
+        final_obs = np.full(self.num_envs, None, dtype=object)
+        for i in np.flatnonzero(ended):
+            final_obs[i] = {name: values[i].copy() for name, values in observation.items()}
+        info = self._info()
+        final_info = {
+            key: value & ended if key.startswith("_") else value for key, value in info.items()
+        }
+        return {
+            "final_obs": final_obs,
+            "_final_obs": ended.copy(),
+            "final_info": final_info,
+            "_final_info": ended.copy(),
+        }
