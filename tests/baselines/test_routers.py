@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from prefixgym.baselines.router import Router, make_router
+from prefixgym.baselines.choosing import draw
+from prefixgym.baselines.router import Router, make_router, router_keys
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.view.view import INSTANCE_VIEW, REQUEST_VIEW, View
 
@@ -111,16 +112,13 @@ def test_power_of_two_draws_two_different_instances() -> None:
 
 
 def test_power_of_two_takes_the_first_drawn_of_equals() -> None:
-    # Equal loads make the first draw win, so it is uniform; so does the better of two in general.
-    counts = np.bincount(decisions("power_of_two", 4, count=2000), minlength=4)
-    assert (abs(counts - 500) < 80).all()
-    first_drawn = decisions("power_of_two", 4)
-    for worse in range(4):
-        loads = [float(i == worse) for i in range(4)]
-        second_or_same = decisions("power_of_two", 4, waiting=loads)
-        changed = [a for a, b in zip(first_drawn, second_or_same, strict=True) if a != b]
-        assert changed
-        assert set(changed) == {worse}
+    (key,) = router_keys([0])
+    first_drawn = [draw(key, 2 * k, 4) for k in range(400)]  # two draws a decision
+    assert decisions("power_of_two", 4, waiting=3) == first_drawn
+    # A first draw that is busier loses to any second one.
+    lost = decisions("power_of_two", 4, waiting=[3, 3, 4, 3])
+    assert {b for a, b in zip(first_drawn, lost, strict=True) if a == 2} == {0, 1, 3}
+    assert all(a == b for a, b in zip(first_drawn, lost, strict=True) if a != 2)
 
 
 def test_power_of_two_can_compare_telemetry_or_the_ledger() -> None:
@@ -170,7 +168,9 @@ def test_prefix_hash_looks_at_the_block_that_holds_the_last_prefix_token() -> No
     assert len(set(homes)) == 4
     assert homes == [prefix_home(router, [first]) for first in range(40)]
     assert homes == [prefix_home(router, [first], prompt_tokens=100) for first in range(40)]
-    # 513 tokens reach into the second block, unless the prompt ends before.
+    # So do 512; the 513th token is in the second block, unless the prompt ends before.
+    exact = router_for(4, "prefix_hash", prefix_token_count=512)
+    assert homes == [prefix_home(exact, [first, 50 + first, 90]) for first in range(40)]
     longer = router_for(4, "prefix_hash", prefix_token_count=513)
     assert homes != [prefix_home(longer, [first, 50 + first, 90]) for first in range(40)]
     assert homes == [prefix_home(longer, [first], prompt_tokens=512) for first in range(40)]
