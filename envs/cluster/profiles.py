@@ -2,7 +2,10 @@
 
 The coefficients are package data, `compact_coefficients.csv`: fits of the compact step-time model
 (`step_time.py`) to kernel timings of NVIDIA AIConfigurator 0.12.0 (Apache-2.0; vLLM 0.24 kernels,
-A100: vLLM 0.14), derived figures, none of its files. Its columns (times in ms):
+A100: vLLM 0.14), derived figures, none of its files. 32 rows are those of `simulators.md` §3. Eight
+were fitted by `experiments/bench/fit_profiles.py`, whose refits of the others agree with them:
+Llama-3.1-70B-FP8 on H100 TP8 and H200 TP1, 4, 8; gpt-oss-120b on H100 TP8 and H200 TP2, 4, 8. The
+columns (times in ms):
 
 - `name`, `model` (Hugging Face id), `gpu`, `tp`, `moe_ep` (expert parallelism, 0 for dense models);
 - linear part of steps with prefill: `t0_ms`, `a_ms_per_tok`, `q`, `b_ms_per_tok`, `tE_ms`,
@@ -12,7 +15,7 @@ A100: vLLM 0.14), derived figures, none of its files. Its columns (times in ms):
   `step_time.TABLE_TOKENS`, finer than the 12 knots of `simulators.md` §3, which miss how
   mixture-of-experts models bend below 64 tokens. Where a larger step was timed faster (noise, and
   switches of GEMM kernel) an isotonic regression of the logarithms evens it out, so that more
-  work never takes less time: by 10 % at most, by less than 3 % in 28 of the 32 rows;
+  work never takes less time: by 15 % at most, by less than 3 % in 34 of the 40 rows;
 - attention: `p0_ms`, `p1_ms_per_tok`, `p2_ms_per_tok2`, `d0_ms`, `d1_ms_per_req`,
   `d2_ms_per_kvtok`;
 - `err_*`: mean and 95th percentile of the closed formula's absolute error against
@@ -251,7 +254,7 @@ def profile(name: str, host: str | None = None, linear: Linear = "table") -> Pro
             0.24 kernels of the coefficients; to imitate an older engine, name it. The mocker's
             polynomial stands for whole steps, its default is `none`. For domain randomisation,
             `dataclasses.replace(profile, host=HostOverhead(…))` with 0.25 to 2 and 0.01 to 0.05.
-        linear: "table" interpolates the linear part's measured points (errors of 0.6 to 2.6 % on
+        linear: "table" interpolates the linear part's measured points (errors of 0.6 to 3.0 % on
             prefill and 0.7 to 3.1 % on decode; DeepSeek's prefill 4.5 %) with nothing but
             arithmetic that every machine rounds alike; "formula" is the closed form, smooth in the
             tokens (1.7 to 7.7 % and 1.4 to 6.7 %). `Profile.errors` has the profile's own. The
