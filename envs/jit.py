@@ -94,9 +94,9 @@ def kernel(function: F) -> F:
     previous = numba.core.config.CACHE_DIR
     numba.core.config.CACHE_DIR = str(_cache_folder(Path(inspect.getfile(function))))
     try:
-        compiled: F = numba.njit(
-            cache=True, nogil=True, error_model="numpy", forceinline=True
-        )(function)
+        compiled: F = numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(
+            function
+        )
     finally:
         numba.core.config.CACHE_DIR = previous
     return compiled
@@ -111,9 +111,7 @@ def _strip_owner(context: Any, builder: Any, kind: Any, value: Any) -> Any:
         return array._getvalue()
     if isinstance(kind, types.BaseTuple):
         for index, part in enumerate(kind):
-            stripped = _strip_owner(
-                context, builder, part, builder.extract_value(value, index)
-            )
+            stripped = _strip_owner(context, builder, part, builder.extract_value(value, index))
             value = builder.insert_value(value, stripped, index)
     return value
 

@@ -89,7 +89,7 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, Info]:
         """Send the current request to instance `action`."""
-        if not self.action_space.contains(np.int64(action)):
+        if not 0 <= action < self.action_space.n:
             raise ValueError(f"action: found {action!r}, allowed: 0 to {self.action_space.n - 1}")
         if self.episodes.simulation.done[0]:
             raise gym.error.ResetNeeded("the episode has ended (or none was started): call reset")

@@ -47,6 +47,8 @@ EPISODE = np.dtype(
         ("cursor", np.int32),  # first root of the tape that has not arrived
         ("row", np.int32),  # current request, NO_ROW when all have been routed
         ("num_pending", np.int32),  # follow-ups whose arrival is known
+        ("num_ids", np.int32),  # block ids of the current request in the view
+        ("unseen", np.int32),  # 1 if decisions are fixed in advance: no view is kept
         ("decisions", np.int32),
         ("ended", np.int32),  # requests that finished or were rejected
         ("good", np.int32),  # of those since the last decision, how many met their objectives
@@ -224,10 +226,12 @@ def _take_events(s: SimulationArrays, e: int) -> None:
     for k in range(environment.num_events):
         event = s.cluster.events[e, k]
         flight = s.cluster.flights[e, event.flight]
-        if event.kind == state.FIRST_TOKEN:
-            note_first_token(s.knowledge, e, flight.instance, event.flight)
-        else:
-            note_end(s.knowledge, e, flight.instance, event.flight, flight.prompt_tokens)
+        if not s.episodes[e].unseen:
+            if event.kind == state.FIRST_TOKEN:
+                note_first_token(s.knowledge, e, flight.instance, event.flight)
+            else:
+                note_end(s.knowledge, e, flight.instance, event.flight, flight.prompt_tokens)
+        if event.kind == state.END:
             _resolve(s, e, event.flight)
     environment.num_events = 0
 
@@ -235,22 +239,24 @@ def _take_events(s: SimulationArrays, e: int) -> None:
 @kernel
 def _write_block_ids(s: SimulationArrays, e: int, row: int) -> None:
     """Expand the runs of request `row` into the view, its known ids past the prompt included."""
-    request, ids = s.tapes[e, row], s.knowledge.block_ids[e]
+    request, ids, episode = s.tapes[e, row], s.knowledge.block_ids[e], s.episodes[e]
     count = 0
     for k in range(request.first_run, request.first_run + request.num_runs):
         run = s.runs[e, k]
         for j in range(run.count):
             ids[count + j] = run.start + j
         count += run.count
-    ids[count:] = NO_ROW
+    for j in range(count, episode.num_ids):
+        ids[j] = NO_ROW
+    episode.num_ids = count
 
 
 @kernel
-def _advance(s: SimulationArrays, e: int) -> None:
-    """Let everything up to the next arrival happen, then present the request that arrived."""
+def _run_until_arrival(s: SimulationArrays, e: int) -> int:
+    """Let everything up to the next arrival happen; ticks of that arrival, NEVER if none comes."""
     c, v, episode = s.cluster, s.knowledge, s.episodes[e]
+    time = _next_arrival(s, e)
     while True:
-        time = _next_arrival(s, e)
         i = next_due(c, e)
         due = c.status[e, i].due
         if due > 2 * time or due == state.NEVER_DUE:
@@ -259,22 +265,41 @@ def _advance(s: SimulationArrays, e: int) -> None:
             publish_until(c, v, e, (due - 1) // 2)
             episode.next_publication = first_publication(v, e)
         process_event(c, e, i)
-        _take_events(s, e)
+        if c.environments[e].num_events > 0:
+            _take_events(s, e)
+            time = _next_arrival(s, e)
+        due = c.status[e, i].due
+        if c.status[e, i].mode == state.READY and due < 2 * min(time, episode.next_publication):
+            process_event(c, e, i)  # nothing can come between the end of a step and the next one
+    if episode.next_publication <= time < NEVER:
+        publish_until(c, v, e, time)
+        episode.next_publication = first_publication(v, e)
+    return time
+
+
+@kernel
+def _advance(s: SimulationArrays, e: int) -> None:
+    """Go to the next arrival and present the request; without one, the episode is over."""
+    episode, shown = s.episodes[e], s.knowledge.requests[e]
+    time = _run_until_arrival(s, e)
     if time == NEVER:
         episode.row = NO_ROW
         episode.done = 1
         return
-    if episode.next_publication <= time:
-        publish_until(c, v, e, time)
-        episode.next_publication = first_publication(v, e)
     if episode.num_pending > 0 and s.pending[e, 0].time == time:
         row = _pop_pending(s, e)
     else:
         row = episode.cursor
         episode.cursor += 1
         _skip_follow_ups(s, e)
-    request, shown = s.tapes[e, row], v.requests[e]
-    shown.gap = (time - episode.now) / TICKS_PER_SECOND if episode.decisions > 0 else 0.0
+    request = s.tapes[e, row]
+    gap = time - episode.now if episode.decisions > 0 else 0
+    episode.row = row
+    episode.now = time
+    _write_block_ids(s, e, row)
+    if episode.unseen:
+        return
+    shown.gap = gap / TICKS_PER_SECOND
     shown.time = time / TICKS_PER_SECOND
     shown.prompt_tokens = request.prompt_tokens
     shown.num_blocks = request.num_blocks
@@ -283,10 +308,7 @@ def _advance(s: SimulationArrays, e: int) -> None:
     shown.slo_ttft = s.objectives[request.slo_class].ttft / TICKS_PER_SECOND
     shown.slo_tpot = s.objectives[request.slo_class].tpot / TICKS_PER_SECOND
     shown.index = episode.decisions
-    episode.row = row
-    episode.now = time
-    _write_block_ids(s, e, row)
-    present_request(c, v, e)
+    present_request(s.cluster, s.knowledge, e)
 
 
 @kernel
@@ -300,9 +322,11 @@ def _dispatch(s: SimulationArrays, e: int, i: int) -> None:
     flight.output_tokens = request.output_tokens
     flight.cacheable = request.cacheable_blocks
     flight.row = episode.row
-    c.flight_blocks[e, q, :] = v.block_ids[e]
-    hit = v.instances[e, i].hit_tokens
-    book(v, e, i, q, request.prompt_tokens - hit, booked_prefill(c, v, e, i))
+    for j in range(episode.num_ids):
+        c.flight_blocks[e, q, j] = v.block_ids[e, j]
+    if not episode.unseen:
+        new_tokens = request.prompt_tokens - v.instances[e, i].hit_tokens
+        book(v, e, i, q, new_tokens, booked_prefill(c, v, e, i))
     enqueue(c, e, i, q, episode.now)
     _take_events(s, e)
     episode.decisions += 1
@@ -328,6 +352,8 @@ def reset_environment(s: SimulationArrays, e: int) -> None:
     episode.ended = 0
     episode.good = 0
     episode.done = 0
+    episode.num_ids = s.knowledge.block_ids.shape[1]  # rows of the view may hold anything yet
+    episode.unseen = 0
     reset_cluster(s.cluster, e)
     reset_view(s.knowledge, e)
     episode.next_publication = first_publication(s.knowledge, e)
@@ -358,11 +384,12 @@ def step_range(s: SimulationArrays, first: int, last: int, actions: NDArray[np.i
 
 @kernel
 def play_range(s: SimulationArrays, first: int, last: int, actions: NDArray[np.int64]) -> int:
-    """Play whole episodes of fixed decisions [E, R]; stops where flight records run out."""
+    """Play episodes, just reset, of fixed decisions [E, R]; stops where flight records run out."""
     s = borrowed(s)
     room = s.cluster.flights.shape[1]
     for e in range(first, last):
         episode = s.episodes[e]
+        episode.unseen = 1
         while not episode.done and s.cluster.environments[e].in_flight < room:
             step_environment(s, e, actions[e, episode.decisions])
     return _most_in_flight(s, first, last)
@@ -493,7 +520,7 @@ class Simulation:
             raise ValueError(f"slos: found {len(self.slos)}, the workload names class {most}")
         tokens = tape.requests["prompt_tokens"] + tape.requests["output_tokens"]
         known = np.maximum(tape.requests["num_blocks"], tape.requests["cacheable_blocks"])
-        blocks = max(int(-(-tokens // tape.block_size).max(initial=1)), int(known.max(initial=1)))
+        blocks = max(int((-(-tokens // tape.block_size)).max(initial=1)), int(known.max(initial=1)))
         arrays, rows = self.arrays, len(tape.requests)
         self._reserve(arrays.cluster.flights.shape[1], blocks)
         if rows > arrays.tapes.shape[1]:
@@ -530,7 +557,10 @@ class Simulation:
         self.run(step_range, np.ascontiguousarray(actions, np.int64))
 
     def play(self, actions: NDArray[np.int64]) -> None:
-        """Play whole episodes of fixed decisions, actions [E, R] in order of arrival."""
+        """Play whole episodes of fixed decisions, actions [E, R] in order of arrival.
+
+        For routers that look at nothing: no view is kept meanwhile. Call it right after `reset`.
+        """
         actions = np.ascontiguousarray(actions, np.int64)
         while not self.arrays.episodes["done"].all():
             self.run(play_range, actions)
@@ -540,17 +570,18 @@ class Simulation:
 
         The kernel returns the most requests in flight, so that there is room for one more.
         """
-        bounds = np.linspace(0, self.num_envs, self._threads + 1).astype(int).tolist()
-        ranges = list(itertools.pairwise(bounds))
-        if self._threads > 1 and self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads - 1, "prefixgym")
-        others = [
-            self._pool.submit(kernel_of_range, self.arrays, *bounds, *args)
-            for bounds in ranges[1:]
-            if self._pool is not None
-        ]
-        most = kernel_of_range(self.arrays, *ranges[0], *args)
-        most = max([most, *(other.result() for other in others)])
+        if self._threads == 1:
+            most = kernel_of_range(self.arrays, 0, self.num_envs, *args)
+        else:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._threads - 1, "prefixgym")
+            bounds = [self.num_envs * k // self._threads for k in range(self._threads + 1)]
+            others = [
+                self._pool.submit(kernel_of_range, self.arrays, first, last, *args)
+                for first, last in itertools.pairwise(bounds[1:])
+            ]
+            most = kernel_of_range(self.arrays, bounds[0], bounds[1], *args)
+            most = max([most, *(other.result() for other in others)])
         flights = self.arrays.cluster.flights.shape[1]
         if most >= flights:  # the next dispatch must find an unused record
             self._reserve(2 * flights, 1)

@@ -5,9 +5,9 @@ least to most recently used, whether their content is cached or not; new blocks 
 head. A request's slots join the list tail of the prefix first, so that a prefix loses its tail before
 its head.
 
-Ids are looked up in an open-addressing table (linear probing, backward-shift deletion). Blocks that
-follow each other in a prompt usually have consecutive ids; the hash keeps groups of eight together, so
-that a prompt's blocks share cache lines instead of missing one by one.
+Ids are looked up in a hash table with chains through the slots, so that eviction unlinks one element.
+Blocks that follow each other in a prompt usually have consecutive ids; the hash keeps groups of
+eight together, so that a prompt's blocks share cache lines instead of missing one by one.
 """
 
 import numpy as np
@@ -19,52 +19,42 @@ from prefixgym.envs.rng import mix64
 
 
 @kernel
-def home_position(key: int, mask: int) -> int:
-    """The first position of `key` in a table of mask + 1 positions."""
+def table_position(key: int, size: int) -> int:
+    """The chain that block `key` belongs to, in a table of `size` (a power of two) chains."""
     group = mix64(np.uint64(key) >> np.uint64(3)) << np.uint64(3)
-    return np.int64((group | (np.uint64(key) & np.uint64(7))) & np.uint64(mask))
+    return np.int64((group | (np.uint64(key) & np.uint64(7))) & np.uint64(size - 1))
 
 
 @kernel
 def find_slot(slots: NDArray[np.void], table: NDArray[np.int32], key: int) -> int:
     """The slot that caches block `key`, NONE if no one does."""
-    mask = table.size - 1
-    position = home_position(key, mask)
-    while table[position] != 0:
-        if slots[table[position] - 1].key == key:
-            return table[position] - 1
-        position = (position + 1) & mask
-    return NONE
+    slot = table[table_position(key, table.size)]
+    while slot != NONE and slots[slot].key != key:
+        slot = slots[slot].chain
+    return slot
 
 
 @kernel
 def insert_slot(slots: NDArray[np.void], table: NDArray[np.int32], slot: int, key: int) -> None:
-    """Make `slot` findable under `key`, which must not be in the table."""
-    mask = table.size - 1
-    position = home_position(key, mask)
-    while table[position] != 0:
-        position = (position + 1) & mask
-    table[position] = slot + 1
+    """Make `slot` findable under `key`, which no slot must be under yet."""
+    position = table_position(key, table.size)
     slots[slot].key = key
+    slots[slot].chain = table[position]
+    table[position] = slot
 
 
 @kernel
 def erase_slot(slots: NDArray[np.void], table: NDArray[np.int32], slot: int) -> None:
-    """Make `slot`, which is in the table, unfindable."""
-    mask = table.size - 1
-    gap = home_position(slots[slot].key, mask)
-    while table[gap] != slot + 1:
-        gap = (gap + 1) & mask
+    """Make `slot`, which is findable, unfindable."""
+    position = table_position(slots[slot].key, table.size)
+    if table[position] == slot:
+        table[position] = slots[slot].chain
+    else:
+        before = table[position]
+        while slots[before].chain != slot:
+            before = slots[before].chain
+        slots[before].chain = slots[slot].chain
     slots[slot].key = NONE
-    position = (gap + 1) & mask
-    while table[position] != 0:
-        # An entry may move back into the gap unless its home lies behind the gap.
-        home = home_position(slots[table[position] - 1].key, mask)
-        if ((position - home) & mask) >= ((position - gap) & mask):
-            table[gap] = table[position]
-            gap = position
-        position = (position + 1) & mask
-    table[gap] = 0
 
 
 @kernel
@@ -99,7 +89,7 @@ def reset_cache(
     instance: NDArray[np.void], slots: NDArray[np.void], table: NDArray[np.int32], num_blocks: int
 ) -> None:
     """An empty cache of `num_blocks` unused slots."""
-    table[:] = 0
+    table[:] = NONE
     instance.lru_head = NONE
     instance.lru_tail = NONE
     for slot in range(num_blocks):

@@ -1,102 +1,105 @@
 """Which instances hold a block: one table an environment, answered for all instances at once.
 
-Looking a prompt up costs one probe a block, however many instances there are: the sets of holders are
-bits of a word, intersected along the prompt. Beside the truth (`held`) an entry keeps what instances
-last reported (`reported`), so that a stale index costs no second table.
+Looking a prompt up costs one probe a block, however many instances there are: the sets of holders
+are bits of a word, intersected along the prompt. Beside the truth (`held`) an entry keeps what
+instances last reported (`reported`), so that a stale index costs no second table. An entry exists
+while either set is not empty.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.envs.cluster.block_cache import home_position
+from prefixgym.envs.cluster.block_cache import table_position
+from prefixgym.envs.cluster.state import NONE, ClusterArrays
 from prefixgym.envs.jit import kernel
 
 
 @kernel
-def find_entry(holders: NDArray[np.void], key: int) -> int:
-    """Position of block `key`, or of the empty position where it would go."""
-    mask = holders.size - 1
-    position = home_position(key, mask)
-    while (holders[position].held | holders[position].reported) != 0:
-        if holders[position].key == key:
-            break
-        position = (position + 1) & mask
-    return position
+def find_holders(c: ClusterArrays, e: int, key: int) -> int:
+    """The entry of block `key`, NONE if no instance holds it or reported to."""
+    entry = c.holders_table[e, table_position(key, c.holders_table.shape[1])]
+    while entry != NONE and c.holders[e, entry].key != key:
+        entry = c.holders[e, entry].chain
+    return entry
 
 
 @kernel
-def _erase_entry(holders: NDArray[np.void], gap: int) -> None:
-    """Remove the entry at `gap`, whose sets are empty, closing the probe sequence behind it."""
-    mask = holders.size - 1
-    position = (gap + 1) & mask
-    while (holders[position].held | holders[position].reported) != 0:
-        home = home_position(holders[position].key, mask)
-        if ((position - home) & mask) >= ((position - gap) & mask):
-            holders[gap].key = holders[position].key
-            holders[gap].held = holders[position].held
-            holders[gap].reported = holders[position].reported
-            holders[position].held = 0
-            holders[position].reported = 0
-            gap = position
-        position = (position + 1) & mask
+def _add_entry(c: ClusterArrays, e: int, key: int) -> int:
+    """A new entry for block `key` with empty sets."""
+    entry = c.environments[e].free_entry
+    holders = c.holders[e, entry]
+    c.environments[e].free_entry = holders.chain
+    position = table_position(key, c.holders_table.shape[1])
+    holders.key = key
+    holders.chain = c.holders_table[e, position]
+    c.holders_table[e, position] = entry
+    return entry
 
 
 @kernel
-def add_holder(holders: NDArray[np.void], key: int, instance: int) -> None:
-    """`instance` now holds block `key`."""
-    position = find_entry(holders, key)
-    holders[position].key = key
-    holders[position].held |= np.uint64(1) << np.uint64(instance)
+def _drop_if_empty(c: ClusterArrays, e: int, entry: int) -> None:
+    """Unlink an entry whose sets are both empty."""
+    holders = c.holders[e, entry]
+    if (holders.held | holders.reported) != 0:
+        return
+    position = table_position(holders.key, c.holders_table.shape[1])
+    if c.holders_table[e, position] == entry:
+        c.holders_table[e, position] = holders.chain
+    else:
+        before = c.holders_table[e, position]
+        while c.holders[e, before].chain != entry:
+            before = c.holders[e, before].chain
+        c.holders[e, before].chain = holders.chain
+    holders.chain = c.environments[e].free_entry
+    c.environments[e].free_entry = entry
 
 
 @kernel
-def remove_holder(holders: NDArray[np.void], key: int, instance: int) -> None:
+def add_holder(c: ClusterArrays, e: int, key: int, instance: int) -> bool:
+    """`instance` now holds block `key`; False if it did before."""
+    entry, bit = find_holders(c, e, key), np.uint64(1) << np.uint64(instance)
+    if entry == NONE:
+        entry = _add_entry(c, e, key)
+    elif (c.holders[e, entry].held & bit) != 0:
+        return False
+    c.holders[e, entry].held |= bit
+    return True
+
+
+@kernel
+def remove_holder(c: ClusterArrays, e: int, key: int, instance: int) -> None:
     """`instance` holds block `key` no more."""
-    position = find_entry(holders, key)
-    holders[position].held &= ~(np.uint64(1) << np.uint64(instance))
-    if (holders[position].held | holders[position].reported) == 0:
-        _erase_entry(holders, position)
+    entry = find_holders(c, e, key)
+    c.holders[e, entry].held &= ~(np.uint64(1) << np.uint64(instance))
+    _drop_if_empty(c, e, entry)
 
 
 @kernel
-def _report_entry(holders: NDArray[np.void], position: int, instance: int) -> bool:
-    """Copy the truth about `instance` into its report; True if that emptied the entry."""
-    bit = np.uint64(1) << np.uint64(instance)
-    holders[position].reported = (holders[position].reported & ~bit) | (
-        holders[position].held & bit
-    )
-    if (holders[position].held | holders[position].reported) == 0:
-        _erase_entry(holders, position)
-        return True
-    return False
+def _report_entry(c: ClusterArrays, e: int, entry: int, instance: int) -> None:
+    """Copy the truth about `instance` into its report."""
+    holders, bit = c.holders[e, entry], np.uint64(1) << np.uint64(instance)
+    holders.reported = (holders.reported & ~bit) | (holders.held & bit)
+    _drop_if_empty(c, e, entry)
 
 
 @kernel
-def report_changes(
-    holders: NDArray[np.void], changes: NDArray[np.int64], num_changes: int, instance: int
-) -> None:
+def report_changes(c: ClusterArrays, e: int, instance: int) -> None:
     """`instance` reports: its bits in `reported` become those in `held`.
 
-    `changes[:num_changes]` are the ids whose bit may differ; if there were more than fit, the whole
-    table is gone through instead.
+    The journal names the blocks whose bit may differ; if there were more than it holds, all
+    entries are gone through instead.
     """
-    if num_changes <= changes.size:
-        for key in changes[:num_changes]:
-            position = find_entry(holders, key)
-            if (holders[position].held | holders[position].reported) != 0:
-                _report_entry(holders, position, instance)
+    num_changes = c.instances[e, instance].num_changes
+    c.instances[e, instance].num_changes = 0
+    if num_changes <= c.changes.shape[2]:
+        for k in range(num_changes):
+            entry = find_holders(c, e, c.changes[e, instance, k])
+            if entry != NONE:
+                _report_entry(c, e, entry, instance)
         return
-    mask = holders.size - 1
-    start = 0  # begin behind an empty position, so that no erasure moves an entry past the end
-    while (holders[start].held | holders[start].reported) != 0:
-        start += 1
-    position, left = (start + 1) & mask, mask
-    while left > 0:
-        occupied = (holders[position].held | holders[position].reported) != 0
-        if occupied and _report_entry(holders, position, instance):
-            continue  # another entry may have moved here
-        position = (position + 1) & mask
-        left -= 1
+    for entry in range(c.holders.shape[1]):
+        if (c.holders[e, entry].held | c.holders[e, entry].reported) != 0:
+            _report_entry(c, e, entry, instance)
 
 
 @kernel
@@ -112,20 +115,36 @@ def _note_depth(instances: np.uint64, depth: int, depths: NDArray[np.int64]) -> 
 
 @kernel
 def prefix_depths(
-    holders: NDArray[np.void],
+    c: ClusterArrays,
+    e: int,
     block_ids: NDArray[np.int64],
     num_blocks: int,
     reported: bool,
     depths: NDArray[np.int64],
 ) -> None:
     """For every instance, how many leading blocks of a prompt it holds (or reported to hold)."""
-    num_instances = depths.size
-    alive = ~np.uint64(0) >> np.uint64(64 - num_instances)
+    alive = ~np.uint64(0) >> np.uint64(64 - depths.size)
     for j in range(num_blocks):
-        position = find_entry(holders, block_ids[j])
-        entry = holders[position].reported if reported else holders[position].held
-        _note_depth(alive & ~entry, j, depths)
-        alive &= entry
+        entry = find_holders(c, e, block_ids[j])
+        having = np.uint64(0)
+        if entry != NONE:
+            holders = c.holders[e, entry]
+            having = holders.reported if reported else holders.held
+        _note_depth(alive & ~having, j, depths)
+        alive &= having
         if alive == 0:
             return
     _note_depth(alive, num_blocks, depths)
+
+
+@kernel
+def reset_index(c: ClusterArrays, e: int) -> None:
+    """No block held or reported anywhere."""
+    num_entries = c.holders.shape[1]
+    c.holders_table[e, :] = NONE
+    for entry in range(num_entries):
+        holders = c.holders[e, entry]
+        holders.held = 0
+        holders.reported = 0
+        holders.chain = entry + 1 if entry + 1 < num_entries else NONE
+    c.environments[e].free_entry = 0

@@ -32,7 +32,7 @@ from prefixgym.envs.cluster.block_cache import (
     remove_from_lru,
     reset_cache,
 )
-from prefixgym.envs.cluster.block_index import add_holder, remove_holder
+from prefixgym.envs.cluster.block_index import add_holder, remove_holder, reset_index
 from prefixgym.envs.cluster.state import (
     DECODE_LEAP,
     END,
@@ -76,7 +76,7 @@ def _take_block(c: ClusterArrays, e: int, i: int, q: int) -> None:
     key = slots[slot].key
     if key != NONE:
         erase_slot(slots, c.slot_table[e, i], slot)
-        remove_holder(c.holders[e], key, i)
+        remove_holder(c, e, key, i)
         _note_change(c, e, i, key)
     slots[slot].users = 1
     flight = c.flights[e, q]
@@ -92,9 +92,8 @@ def _publish_blocks(c: ClusterArrays, e: int, i: int, q: int, full_blocks: int) 
     last = min(full_blocks, flight.cacheable)
     for j in range(flight.published, last):
         key = c.flight_blocks[e, q, j]
-        if find_slot(slots, c.slot_table[e, i], key) == NONE:
+        if add_holder(c, e, key, i):
             insert_slot(slots, c.slot_table[e, i], c.flight_slots[e, q, j], key)
-            add_holder(c.holders[e], key, i)
             _note_change(c, e, i, key)
     flight.published = max(flight.published, last)
 
@@ -545,8 +544,7 @@ def reset_cluster(c: ClusterArrays, e: int) -> None:
         instance.prefilled_tokens = 0
         instance.preemptions = 0
         reset_cache(instance, c.slots[e, i], c.slot_table[e, i], c.limits[i].num_blocks)
-    c.holders[e]["held"][:] = 0
-    c.holders[e]["reported"][:] = 0
+    reset_index(c, e)
     num_flights = c.flights.shape[1]
     for q in range(num_flights):
         c.flights[e, q].next = q + 1 if q + 1 < num_flights else NONE

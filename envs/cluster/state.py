@@ -74,12 +74,21 @@ SLOT = np.dtype(
         ("previous", np.int32),  # towards the LRU head
         ("next", np.int32),
         ("users", np.int32),  # running requests that use the block; 0 = in the LRU list
+        ("chain", np.int32),  # next slot under the same position of the hash table
     ],
     align=True,
 )
 """One block of KV memory."""
 
-HOLDERS = np.dtype([("key", np.int64), ("held", np.uint64), ("reported", np.uint64)], align=True)
+HOLDERS = np.dtype(
+    [
+        ("key", np.int64),
+        ("held", np.uint64),
+        ("reported", np.uint64),
+        ("chain", np.int64),  # next entry under the same table position, or next unused entry
+    ],
+    align=True,
+)
 """A block and the instances (bits) that hold it, and that last reported to hold it."""
 
 RUNNING = np.dtype(
@@ -120,6 +129,7 @@ ENVIRONMENT = np.dtype(
         ("free_flight", np.int32),  # first unused record of `flights`
         ("in_flight", np.int32),
         ("num_events", np.int32),  # in `events`, to be taken by the caller
+        ("free_entry", np.int32),  # first unused entry of `holders`
     ],
     align=True,
 )
@@ -149,8 +159,9 @@ class ClusterArrays(NamedTuple):
     status: NDArray[np.void]  # STATUS [E, N]
     instances: NDArray[np.void]  # INSTANCE [E, N]
     slots: NDArray[np.void]  # SLOT [E, N, C]: C blocks
-    slot_table: NDArray[np.int32]  # [E, N, T]: hash table block id -> slot + 1, 0 = empty
-    holders: NDArray[np.void]  # HOLDERS [E, H]: hash table block id -> instances
+    slot_table: NDArray[np.int32]  # [E, N, T]: hash table block id -> first slot of its chain
+    holders: NDArray[np.void]  # HOLDERS [E, H], in no order
+    holders_table: NDArray[np.int32]  # [E, X]: hash table block id -> first entry of its chain
     changes: NDArray[np.int64]  # [E, N, J]: ids stored or evicted since the last report
     running: NDArray[np.void]  # RUNNING [E, N, S], in order of admission
     environments: NDArray[np.void]  # ENVIRONMENT [E]
@@ -199,7 +210,7 @@ def allocate(
     limits["longest_leap"] = longest_leap
     limits["block_size"] = spec.block_size
     grid = (num_envs, num_instances)
-    # A table at most half full keeps probe sequences short. Stale reports can keep as many ids again.
+    # Stale reports can keep as many ids again as are held.
     known_blocks = sum(blocks) * (2 if journal else 1)
     return ClusterArrays(
         cost=np.array(
@@ -213,7 +224,8 @@ def allocate(
         instances=np.zeros(grid, INSTANCE),
         slots=np.zeros((*grid, max(blocks)), SLOT),
         slot_table=np.zeros((*grid, _power_of_two(2 * max(blocks))), np.int32),
-        holders=np.zeros((num_envs, _power_of_two(2 * known_blocks)), HOLDERS),
+        holders=np.zeros((num_envs, known_blocks), HOLDERS),
+        holders_table=np.zeros((num_envs, _power_of_two(2 * known_blocks)), np.int32),
         changes=np.zeros((*grid, journal), np.int64),
         running=np.zeros((*grid, int(limits["max_sequences"].max())), RUNNING),
         environments=np.zeros(num_envs, ENVIRONMENT),

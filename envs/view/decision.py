@@ -23,7 +23,7 @@ def present_request(c: ClusterArrays, v: ViewArrays, e: int) -> None:
     # An engine computes at least one token, so the block with the last one is never a hit.
     reusable = min(request.num_blocks, (request.prompt_tokens - 1) // block_size)
     stale = v.intervals[0].report > 0
-    prefix_depths(c.holders[e], v.block_ids[e], reusable, stale, v.depths[e])
+    prefix_depths(c, e, v.block_ids[e], reusable, stale, v.depths[e])
     for i in range(v.instances.shape[1]):
         row = v.instances[e, i]
         row.hit_tokens = v.depths[e, i] * block_size

@@ -22,9 +22,7 @@ def publish_until(c: ClusterArrays, v: ViewArrays, e: int, time: int) -> None:
     for i in range(v.sources.shape[1]):
         source = v.sources[e, i]
         if source.next_report <= time:
-            instance = c.instances[e, i]
-            report_changes(c.holders[e], c.changes[e, i], instance.num_changes, i)
-            instance.num_changes = 0
+            report_changes(c, e, i)
             source.next_report = _next_turn(source.next_report, v.intervals[0].report, time)
         if source.next_poll <= time:
             poll(c, v, e, i)
