@@ -146,6 +146,7 @@ def _start_decoding(c: ClusterArrays, e: int, i: int, b: int) -> None:
     entry.chunk = 0
     entry.end_step = instance.steps + flight.output_tokens - flight.generated
     _find_event_step(c, e, i, b, flight.computed)
+    instance.next_step = min(instance.next_step, entry.event_step)  # it may need a block at once
     instance.context += flight.computed
     instance.decoding += 1
 
