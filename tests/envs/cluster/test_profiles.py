@@ -24,7 +24,7 @@ from prefixgym.envs.cluster.step_time import (
     step_ticks,
 )
 
-REFERENCE = Path("/work/shared/reference/calibration")
+REFERENCE = Path(__file__).parents[3].parent / "shared/reference/calibration"
 CALIBRATED = [name for name in profile_names() if name != MOCKER]
 FITTED_HERE = {  # by experiments/bench/fit_profiles.py; the reference tables do not have them
     "llama-3.1-70b-fp8/h100/tp8",

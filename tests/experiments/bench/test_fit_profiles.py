@@ -13,7 +13,7 @@ from prefixgym.envs.cluster.step_time import TABLE_TOKENS, linear_ms
 from prefixgym.experiments.bench import fit_profiles
 from prefixgym.experiments.bench.fit_profiles import Samples, fit, linear_formula
 
-REFERENCE = Path("/work/shared/reference/calibration")
+REFERENCE = Path(__file__).parents[3].parent / "shared/reference/calibration"
 
 needs_reference = pytest.mark.skipif(
     not REFERENCE.is_dir(), reason=f"calibration tables are not at {REFERENCE}"
