@@ -157,6 +157,7 @@ def _find_event_step(c: ClusterArrays, e: int, i: int, b: int, computed: int) ->
     entry, instance = c.running[e, i, b], c.instances[e, i]
     room = c.flights[e, entry.flight].num_slots * _block_size(c) - computed
     entry.event_step = min(entry.end_step, instance.steps + room)
+    instance.next_step = min(instance.next_step, entry.event_step)
 
 
 @kernel
@@ -210,9 +211,13 @@ def _keep_running(c: ClusterArrays, e: int, i: int) -> bool:
     block_size = _block_size(c)
     preempted = False
     if instance.steps >= instance.next_step:
+        instance.next_step = _NO_STEP
         b = 0
         while b < instance.decoding:
-            if c.running[e, i, b].event_step == instance.steps:
+            entry = c.running[e, i, b]
+            if entry.event_step != instance.steps:
+                instance.next_step = min(instance.next_step, entry.event_step)
+            else:
                 while status.free_blocks == 0 and b < instance.decoding:
                     _preempt_last(c, e, i)
                     preempted = True
@@ -291,7 +296,8 @@ def _start_step(c: ClusterArrays, e: int, i: int, time: int) -> None:
     """Compose the next step at `time` and find when the instance needs attention again."""
     status, instance, limits = c.status[e, i], c.instances[e, i], c.limits[i]
     first = instance.decoding
-    if _keep_running(c, e, i):
+    undisturbed = _keep_running(c, e, i)
+    if undisturbed:
         budget = limits.max_batched_tokens - instance.decoding
         for b in range(instance.decoding, status.running):
             budget -= c.running[e, i, b].chunk
@@ -315,30 +321,21 @@ def _start_step(c: ClusterArrays, e: int, i: int, time: int) -> None:
         instance.busy_ticks += ticks
         status.due = 2 * (time + ticks)
         instance.prefilled_tokens += prefill
-        _find_next_step(c, e, i)
     elif first > 0:
         status.mode = DECODE_LEAP
-        _find_next_step(c, e, i)
         instance.leap_start = time
         instance.leap_context = context
         instance.leap_base = decode_base_ticks(c.cost[i], first)
         instance.leap_steps = min(
             instance.next_step - instance.steps,
-            limits.longest_leap,
+            # After a preemption admission is tried again at the next step.
+            limits.longest_leap if undisturbed else 1,
             longest_decode_leap(c.cost[i], first, context),
         )
         status.due = 2 * (time + _leap_ticks(c, e, i, instance.leap_steps))
     else:
         status.mode = IDLE
         status.due = NEVER_DUE
-
-
-@kernel
-def _find_next_step(c: ClusterArrays, e: int, i: int) -> None:
-    next_step = _NO_STEP
-    for b in range(c.instances[e, i].decoding):
-        next_step = min(next_step, c.running[e, i, b].event_step)
-    c.instances[e, i].next_step = next_step
 
 
 @kernel
