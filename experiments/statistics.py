@@ -77,5 +77,6 @@ def _with_interval(
     if all(len(np.asarray(s)) == 1 for s in strata):
         return Estimate(value, np.nan, np.nan)
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(resamples, (tail, 1 - tail))
+    with np.errstate(invalid="ignore"):  # ∞ − ∞ between infinite values gives nan
+        low, high = np.quantile(resamples, (tail, 1 - tail))
     return Estimate(value, float(low), float(high))

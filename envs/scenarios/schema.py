@@ -157,6 +157,13 @@ class SeedsSection(_Section):
     validation: SeedRange
     test: SeedRange
 
+    def of(self, split: str) -> range:
+        """The seeds of one part; ValueError if there is none of that name."""
+        parts: dict[str, SeedRange] = dict(self)
+        if split not in parts:
+            raise ValueError(f"split: found {split!r}, allowed: {', '.join(parts)}")
+        return parts[split].range()
+
     @model_validator(mode="after")
     def _disjoint(self) -> "SeedsSection":
         parts = sorted(

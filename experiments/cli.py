@@ -1,0 +1,341 @@
+"""The command `prefixgym`: parses arguments, calls the modules beside it, prints.
+
+A wrong argument, file or value is one line on stderr and exit status 2; `--json` prints one object
+on stdout and nothing else there. Heavy modules are imported by the commands that use them.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.core
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from prefixgym.experiments.table import Table
+
+RUNS = Path("runs")
+_PIPE_WIDTH = 120
+
+
+class _OneLineErrors(typer.core.TyperGroup):
+    """Turns what users can cause, a ValueError or OSError, into one line and exit status 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (ValueError, OSError) as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    cls=_OneLineErrors,
+    help="Prefix-cache-aware request routing: simulate, compare, learn.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A router parameter (beta=0.5) or, with a dot, a scenario value "
+        "(cluster.instances.0.count=16). Repeatable.",
+    ),
+]
+
+
+@app.command()
+def leaderboard(
+    suite: Annotated[str, typer.Option(help="How much to run: quick or default.")] = "default",
+    scenario: Annotated[
+        list[str] | None, typer.Option(help="Only this one, a name or .toml file. Repeatable.")
+    ] = None,
+    router: Annotated[list[str] | None, typer.Option(help="Only this one. Repeatable.")] = None,
+    trace: Annotated[
+        list[Path] | None, typer.Option(help="Replay this trace as well. Repeatable.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Write to runs/NAME; by default the suite's.")] = "",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; by default one a core.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option(help="Evaluate finished cells again.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare routers on scenarios, loads and seeds.
+
+    The same command again continues a run that was interrupted.
+    """
+    from prefixgym.baselines.router import router_names
+    from prefixgym.envs.scenarios.registry import load_scenario, scenario_names
+    from prefixgym.experiments.leaderboard import (
+        cells_of,
+        missing_cells,
+        read_cells,
+        run_cells,
+        suite_called,
+        trace_ladder,
+    )
+    from prefixgym.experiments.progress import progress_of
+    from prefixgym.experiments.report import Report
+
+    scenarios = [load_scenario(s) for s in scenario or scenario_names()]
+    scenarios += [trace_ladder(path) for path in trace or []]
+    cells = cells_of(suite_called(suite), scenarios, router or router_names())
+    folder = RUNS / (name or suite)
+    missing = cells if fresh else missing_cells(cells, folder / "cells")
+    with progress_of([cell.decisions for cell in missing], len(cells)) as on_end:
+        failures = run_cells(
+            missing, folder / "cells", workers or _cores(), lambda cell: on_end(cell.decisions)
+        )
+    report = Report.of(read_cells(cells, folder / "cells"), failures)
+    files = report.write(folder, f"Leaderboard: {name or suite}")
+    if as_json:
+        _print_json(report.json() | {"files": {key: str(path) for key, path in files.items()}})
+    else:
+        _print_tables(report.tables())
+        typer.echo(f"\nwritten: {', '.join(map(str, files.values()))}")
+    for failure in failures:
+        typer.echo(f"failed: {failure.cell.key}: {failure.message}", err=True)
+    raise typer.Exit(1 if failures else 0)
+
+
+@app.command()
+def evaluate(
+    router: Annotated[str, typer.Argument(help="See `prefixgym routers`.")],
+    scenario: Annotated[str, typer.Option(help="A name or a .toml file.")],
+    settings: Settings = None,
+    rate: Annotated[
+        list[float] | None,
+        typer.Option(help="Requests/s, by default the scenario's ladder. Repeatable."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Seeds: train, validation or test.")] = "test",
+    seeds: Annotated[int, typer.Option(min=1, help="Episodes, a seed each.")] = 10,
+    capacity: Annotated[
+        bool, typer.Option(help="Also search the highest rate with 90 % attainment.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure one router on one scenario."""
+    import polars as pl
+
+    from prefixgym.baselines.router import make_router
+    from prefixgym.envs.scenarios.registry import load_scenario
+    from prefixgym.experiments.capacity import find_capacity
+    from prefixgym.experiments.evaluate import Cell
+    from prefixgym.experiments.evaluate import evaluate as evaluate_cell
+    from prefixgym.experiments.progress import progress_of
+    from prefixgym.experiments.ranking import summarise
+    from prefixgym.experiments.table import rates_table
+
+    parameters, overrides = _settings(settings)
+    chosen = load_scenario(scenario, overrides)
+    full = dataclasses.asdict(make_router(router, parameters))
+    numbers = chosen.seeds.of(split)[:seeds]
+
+    def cell(at: float) -> Cell:
+        return Cell(chosen, at, router, tuple(numbers), parameters)
+
+    rates = rate or chosen.rates
+    episodes = []
+    with progress_of([cell(at).decisions for at in rates], len(rates)) as on_end:
+        for at in rates:
+            episodes.append(evaluate_cell(cell(at)))
+            on_end(cell(at).decisions)
+    summary = summarise(pl.concat(episodes))
+    result: dict[str, Any] = {
+        "scenario": chosen.name,
+        "router": router,
+        "parameters": full,
+        "split": split,
+        "cells": summary.to_dicts(),
+    }
+    if capacity:
+        result["capacity"] = find_capacity(
+            lambda at: float(evaluate_cell(cell(at))["attainment"].mean()),  # type: ignore[arg-type]
+            start=rates[0],
+        )
+    if as_json:
+        _print_json(result)
+        return
+    _print_tables([rates_table(summary)])
+    if capacity:
+        typer.echo(f"\ncapacity: {result['capacity']:.3g} requests/s with 90 % attainment")
+
+
+@app.command()
+def replay(
+    trace: Annotated[Path, typer.Argument(help="In Mooncake's format, .jsonl or .jsonl.gz.")],
+    router: Annotated[str, typer.Option(help="See `prefixgym routers`.")],
+    profile: Annotated[
+        str, typer.Option(help="Of every instance, see `prefixgym profiles`.")
+    ] = "llama-3.1-70b/h100/tp4",
+    instances: Annotated[int, typer.Option(min=1)] = 10,
+    blocks: Annotated[
+        int | None, typer.Option(min=1, help="KV blocks an instance; by default the profile's.")
+    ] = None,
+    speed: Annotated[float, typer.Option(help="Times as fast as recorded.")] = 1.0,
+    ttft: Annotated[float, typer.Option(help="Objective, s.")] = 30.0,
+    tpot: Annotated[float, typer.Option(help="Objective, s a token.")] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Of the router and of spreading.")] = 0,
+    spread: Annotated[
+        bool, typer.Option(help="Spread stamps that were recorded in batches of seconds.")
+    ] = True,
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Route one trace and tell how it went."""
+    from prefixgym.envs.scenarios.registry import trace_scenario
+    from prefixgym.envs.scenarios.workloads import read_trace, trace_rate
+    from prefixgym.experiments.evaluate import Cell
+    from prefixgym.experiments.evaluate import evaluate as evaluate_cell
+    from prefixgym.experiments.table import episode_table
+
+    if speed <= 0:
+        raise ValueError(f"--speed: found {speed}, must be above 0")
+    parameters, overrides = _settings(settings)
+    flags = {
+        "cluster.instances.0.profile": json.dumps(profile),
+        "cluster.instances.0.count": str(instances),
+        "slo.ttft": str(ttft),
+        "slo.tpot": str(tpot),
+        "workload.spread": json.dumps(spread),
+    }
+    if blocks is not None:
+        flags["cluster.instances.0.kv_blocks"] = str(blocks)
+    rate = speed * trace_rate(read_trace(str(trace)))
+    scenario = trace_scenario(trace, [rate], flags | overrides)
+    episode = evaluate_cell(Cell(scenario, rate, router, (seed,), parameters)).row(0, named=True)
+    if as_json:
+        _print_json({"trace": str(trace), "speed": speed, **episode})
+        return
+    _print_tables([episode_table(f"{trace.name}, {router}, {rate:.3g} requests/s", episode)])
+
+
+@app.command()
+def routers(as_json: Json = False) -> None:
+    """List the routers, their parameters and sources."""
+    from prefixgym.baselines.router import make_router, router_class, router_names
+    from prefixgym.experiments.table import Table
+
+    found: dict[str, dict[str, Any]] = {
+        name: {
+            "parameters": dataclasses.asdict(make_router(name)),
+            "source": router_class(name).source,
+        }
+        for name in router_names()
+    }
+    if as_json:
+        _print_json(found)
+        return
+    rows = [
+        (name, " ".join(f"{k}={v}" for k, v in entry["parameters"].items()), entry["source"])
+        for name, entry in found.items()
+    ]
+    _print_tables([Table("Routers", ("router", "parameters", "source"), rows, prose=True)])
+
+
+@app.command()
+def scenarios(as_json: Json = False) -> None:
+    """List the built-in scenarios."""
+    from prefixgym.envs.scenarios.registry import load_scenario, scenario_names
+    from prefixgym.experiments.table import Table
+
+    found = [load_scenario(name) for name in scenario_names()]
+    if as_json:
+        _print_json({scenario.name: scenario.model_dump(mode="json") for scenario in found})
+        return
+    rows = [
+        (
+            scenario.name,
+            ", ".join(f"{g.count} x {g.profile}" for g in scenario.cluster.instances),
+            f"{scenario.slo.ttft:g} s, {1000 * scenario.slo.tpot:g} ms",
+            " ".join(f"{rate:g}" for rate in scenario.rates),
+            scenario.description,
+        )
+        for scenario in found
+    ]
+    headings = ("scenario", "instances", "TTFT, TPOT", "requests/s", "description")
+    _print_tables([Table("Scenarios", headings, rows, prose=True)])
+
+
+@app.command()
+def profiles(as_json: Json = False) -> None:
+    """List the profiles: models on their GPUs."""
+    from prefixgym.envs.cluster.profiles import profile, profile_names
+    from prefixgym.experiments.table import Table
+
+    found = [profile(name) for name in profile_names()]
+    if as_json:
+        _print_json({p.name: dataclasses.asdict(p) for p in found})
+        return
+    rows = [
+        (
+            p.name,
+            p.model,
+            f"{p.tp} x {p.gpu.upper()}",
+            f"{p.kv_capacity_tokens:,}",
+            "" if p.errors is None else f"{p.errors.prefill_mape:.1f}",
+            "" if p.errors is None else f"{p.errors.decode_mape:.1f}",
+        )
+        for p in found
+    ]
+    headings = ("profile", "model", "GPUs", "KV tokens", "prefill error %", "decode error %")
+    _print_tables([Table("Profiles", headings, rows)])
+
+
+def _settings(given: Sequence[str] | None) -> tuple[dict[str, str], dict[str, str]]:
+    """`--set` options apart: router parameters, and scenario overrides (with a dot)."""
+    parameters: dict[str, str] = {}
+    overrides: dict[str, str] = {}
+    for setting in given or ():
+        key, equals, value = setting.partition("=")
+        if not key or not equals:
+            raise ValueError(f"--set: found {setting!r}, must be KEY=VALUE")
+        (overrides if "." in key else parameters)[key] = value
+    return parameters, overrides
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(_finite(value), allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for nan and infinities, which JSON cannot say."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _print_tables(tables: "Sequence[Table]") -> None:
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    for table in tables:
+        console.print()
+        console.print(table.title, style="bold", markup=False, highlight=False)
+        console.print(table.rich())
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

@@ -1,0 +1,94 @@
+"""One cell: a router on a scenario at one load, over several seeds at once."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from prefixgym.baselines.router import Router, make_router
+from prefixgym.envs.cluster.spec import ClusterSpec
+from prefixgym.envs.scenarios.schema import Scenario
+from prefixgym.envs.simulation import Simulation
+from prefixgym.experiments.metrics import episode_metrics
+
+RESULTS_VERSION = 1
+"""Part of every cell's key: raise it when the simulator or a metric changes what it means."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What to evaluate.
+
+    Attributes:
+        scenario: cluster, workload, objectives and what the router may know.
+        rate: requests/s.
+        router: a name from `router_names()`.
+        seeds: episodes, one each; all cells of a scenario use the same, so that routers meet the
+            same requests.
+        parameters: router parameters that differ from their defaults.
+    """
+
+    scenario: Scenario
+    rate: float
+    router: str
+    seeds: tuple[int, ...]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """A file name that changes with anything that changes the result, source code apart."""
+        router = make_router(self.router, self.parameters)
+        identity = {
+            "version": RESULTS_VERSION,
+            "scenario": self.scenario.identity(),
+            "rate": self.rate,
+            "router": self.router,
+            "parameters": dataclasses.asdict(router),
+            "seeds": self.seeds,
+        }
+        text = json.dumps(identity, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        return f"{self.scenario.name}_{self.rate:g}_{self.router}_{digest}"
+
+    @property
+    def decisions(self) -> int:
+        """Requests to route: what the cell costs."""
+        return self.scenario.num_requests * len(self.seeds)
+
+
+def evaluate(cell: Cell) -> pl.DataFrame:
+    """Metrics of the cell's episodes: one row a seed, with `scenario`, `rate`, `router`, `seed`."""
+    cluster, workload, slos, knowledge = cell.scenario.build(cell.rate)
+    simulation = Simulation(cluster, workload, slos, knowledge, len(cell.seeds), record=True)
+    play(simulation, make_router(cell.router, cell.parameters), cluster, cell.seeds)
+    episodes = [
+        dataclasses.asdict(
+            episode_metrics(simulation.outcomes(e), simulation.instance_totals[e], slos)
+        )
+        for e in range(len(cell.seeds))
+    ]
+    return pl.DataFrame(episodes).select(
+        pl.lit(cell.scenario.name).alias("scenario"),
+        pl.lit(cell.rate).alias("rate"),
+        pl.lit(cell.router).alias("router"),
+        pl.Series("seed", cell.seeds, dtype=pl.Int64),
+        pl.all(),
+    )
+
+
+def play(
+    simulation: Simulation, router: Router, cluster: ClusterSpec, seeds: Sequence[int]
+) -> None:
+    """Let `router` route whole episodes, one a seed, until every request has ended."""
+    simulation.reset(seeds)
+    router.reset(cluster, seeds)
+    plan = router.plan(int(simulation.arrays.episodes["num_requests"].max()))
+    if plan is not None:
+        simulation.play(plan)
+        return
+    while not simulation.done.all():
+        simulation.step(router.route(simulation.view))

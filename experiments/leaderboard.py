@@ -1,0 +1,184 @@
+"""Routers × scenarios × loads × seeds under common random numbers, on all cores, resumable.
+
+A cell (`evaluate.Cell`) is the unit of work. Its worker writes it to `cells/<key>.parquet` under a
+temporary name and renames it: a cell is there whole or not at all, so that a run that was killed
+continues with the cells that are missing.
+"""
+
+import math
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from prefixgym.envs.scenarios.registry import trace_scenario
+from prefixgym.envs.scenarios.schema import Scenario
+from prefixgym.envs.scenarios.workloads import read_trace, trace_rate
+from prefixgym.experiments.capacity import find_capacity
+from prefixgym.experiments.evaluate import Cell, evaluate
+
+_TRACE_LADDER = (0.6, 0.8, 1.0, 1.2, 1.4)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """How much to run.
+
+    Attributes:
+        seeds: test seeds of each scenario.
+        loads: rungs of each scenario's ladder, spread over it.
+        num_requests: most requests of an episode; None leaves them as the scenario has them.
+    """
+
+    seeds: int
+    loads: int
+    num_requests: int | None
+
+
+SUITES = {"quick": Suite(4, 3, 1500), "default": Suite(10, 5, None)}
+
+
+def suite_called(name: str) -> Suite:
+    """The suite with this name; ValueError if there is none."""
+    if name not in SUITES:
+        raise ValueError(f"suite: found {name!r}, allowed: {', '.join(SUITES)}")
+    return SUITES[name]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A cell that raised."""
+
+    cell: Cell
+    message: str
+
+
+def cells_of(suite: Suite, scenarios: Sequence[Scenario], routers: Sequence[str]) -> list[Cell]:
+    """All cells, those that share requests next to each other."""
+    cells = []
+    for scenario in scenarios:
+        if suite.num_requests is not None and suite.num_requests < scenario.num_requests:
+            scenario = scenario.with_num_requests(suite.num_requests)
+        seeds = tuple(scenario.seeds.test.range()[: suite.seeds])
+        for rate in _spread(scenario.rates, suite.loads):
+            cells += [Cell(scenario, rate, router, seeds) for router in routers]
+    return cells
+
+
+def _spread(rates: Sequence[float], count: int) -> list[float]:
+    """`count` of the rates, the first and the last among them."""
+    if count >= len(rates):
+        return list(rates)
+    return [rates[round(i * (len(rates) - 1) / (count - 1))] for i in range(count)]
+
+
+def trace_ladder(path: str | Path) -> Scenario:
+    """A scenario that replays a trace at loads around the knee of the router `min_ttft`."""
+    recorded = trace_rate(read_trace(str(path)))
+    scenario = trace_scenario(path, [recorded])
+    seed = scenario.seeds.validation.first
+
+    def attainment(rate: float) -> float:
+        return float(evaluate(Cell(scenario, rate, "min_ttft", (seed,)))["attainment"][0])
+
+    limit = find_capacity(attainment, start=recorded)
+    if not 0 < limit < math.inf:
+        raise ValueError(f"{path}: its requests meet the objectives at every rate or at none")
+    return trace_scenario(path, [float(f"{share * limit:.3g}") for share in _TRACE_LADDER])
+
+
+def missing_cells(cells: Sequence[Cell], folder: Path) -> list[Cell]:
+    """The cells that `folder` does not hold yet."""
+    return [cell for cell in cells if not _path(folder, cell).exists()]
+
+
+def run_cells(
+    cells: Iterable[Cell], folder: Path, workers: int, on_end: Callable[[Cell], None]
+) -> list[Failure]:
+    """Evaluate cells, each into a file of its own; those that fail are returned, the rest is kept.
+
+    Args:
+        cells: what to evaluate.
+        folder: where the cells are written.
+        workers: processes.
+        on_end: called after each cell, in this process.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    waiting = deque(cells)
+    failures: list[Failure] = []
+    while waiting:
+        _run_in_pool(waiting, folder, workers, on_end, failures)
+    return failures
+
+
+def _run_in_pool(
+    waiting: deque[Cell],
+    folder: Path,
+    workers: int,
+    on_end: Callable[[Cell], None],
+    failures: list[Failure],
+) -> None:
+    """Take cells from `waiting` until none is left or a worker process has died.
+
+    No more cells than workers are handed out at a time, so that a death costs only those.
+    """
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, initializer=_die_with_parent)
+    running: dict[Future[None], Cell] = {}
+    alive = True
+    try:
+        while running or (waiting and alive):
+            while waiting and alive and len(running) < workers:
+                cell = waiting.popleft()
+                running[pool.submit(_evaluate_to_file, cell, folder)] = cell
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                cell = running.pop(future)
+                error = future.exception()
+                if error is not None:
+                    failures.append(Failure(cell, f"{type(error).__name__}: {error}"))
+                alive = alive and not isinstance(error, BrokenProcessPool)
+                on_end(cell)
+    finally:
+        pool.shutdown(wait=alive, cancel_futures=True)
+
+
+def read_cells(cells: Sequence[Cell], folder: Path) -> pl.DataFrame:
+    """The finished ones of these cells in one table, in the order of `cells`.
+
+    Raises:
+        ValueError: none is finished.
+    """
+    paths = [path for cell in cells if (path := _path(folder, cell)).exists()]
+    if not paths:
+        raise ValueError(f"{folder}: holds no finished cell of this leaderboard")
+    return pl.concat([pl.read_parquet(path) for path in paths])
+
+
+def _path(folder: Path, cell: Cell) -> Path:
+    return folder / f"{cell.key}.parquet"
+
+
+def _evaluate_to_file(cell: Cell, folder: Path) -> None:
+    path = _path(folder, cell)
+    partial = path.with_suffix(".partial")
+    evaluate(cell).write_parquet(partial)
+    os.replace(partial, path)
+
+
+def _die_with_parent() -> None:
+    """End this worker when its parent is gone, even by SIGKILL: nobody would collect its work."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
