@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from prefixgym.envs.clock import NEVER
 from prefixgym.envs.cluster.spec import ClusterSpec
+from prefixgym.envs.memory import zeros
 
 MAX_INSTANCES = 64
 """Holders of a block are the bits of one 64-bit word."""
@@ -93,8 +94,8 @@ HOLDERS = np.dtype(
 
 RUNNING = np.dtype(
     [
-        ("event_step", np.int64),  # decode: `steps` at which it ends or needs a block
-        ("end_step", np.int64),  # decode: `steps` at which it ends
+        ("event_step", np.int32),  # decode: `steps` at which it ends or needs a block
+        ("end_step", np.int32),  # decode: `steps` at which it ends
         ("flight", np.int32),
         ("chunk", np.int32),  # prefill: tokens of the step in progress
     ],
@@ -220,32 +221,32 @@ def allocate(
             ]
         ),
         limits=limits,
-        status=np.zeros(grid, STATUS),
-        instances=np.zeros(grid, INSTANCE),
-        slots=np.zeros((*grid, max(blocks)), SLOT),
-        slot_table=np.zeros((*grid, _power_of_two(2 * max(blocks))), np.int32),
-        holders=np.zeros((num_envs, known_blocks), HOLDERS),
-        holders_table=np.zeros((num_envs, _power_of_two(2 * known_blocks)), np.int32),
-        changes=np.zeros((*grid, journal), np.int64),
-        running=np.zeros((*grid, int(limits["max_sequences"].max())), RUNNING),
-        environments=np.zeros(num_envs, ENVIRONMENT),
-        flights=np.zeros((num_envs, num_flights), FLIGHT),
-        flight_blocks=np.zeros((num_envs, num_flights, blocks_per_flight), np.int64),
-        flight_slots=np.zeros((num_envs, num_flights, blocks_per_flight), np.int32),
-        events=np.zeros((num_envs, 2 * num_flights), EVENT),
+        status=zeros(grid, STATUS),
+        instances=zeros(grid, INSTANCE),
+        slots=zeros((*grid, max(blocks)), SLOT),
+        slot_table=zeros((*grid, _power_of_two(2 * max(blocks))), np.int32),
+        holders=zeros((num_envs, known_blocks), HOLDERS),
+        holders_table=zeros((num_envs, _power_of_two(2 * known_blocks)), np.int32),
+        changes=zeros((*grid, journal), np.int64),
+        running=zeros((*grid, int(limits["max_sequences"].max())), RUNNING),
+        environments=zeros((num_envs,), ENVIRONMENT),
+        flights=zeros((num_envs, num_flights), FLIGHT),
+        flight_blocks=zeros((num_envs, num_flights, blocks_per_flight), np.int64),
+        flight_slots=zeros((num_envs, num_flights, blocks_per_flight), np.int32),
+        events=zeros((num_envs, 2 * num_flights), EVENT),
     )
 
 
 def grow_flights(arrays: ClusterArrays, num_flights: int, blocks_per_flight: int) -> ClusterArrays:
     """The same state with room for more requests in flight, or for longer ones."""
     num_envs, old_flights, old_blocks = arrays.flight_blocks.shape
-    flights = np.zeros((num_envs, num_flights), FLIGHT)
+    flights = zeros((num_envs, num_flights), FLIGHT)
     flights[:, :old_flights] = arrays.flights
-    flight_blocks = np.zeros((num_envs, num_flights, blocks_per_flight), np.int64)
+    flight_blocks = zeros((num_envs, num_flights, blocks_per_flight), np.int64)
     flight_blocks[:, :old_flights, :old_blocks] = arrays.flight_blocks
-    flight_slots = np.zeros((num_envs, num_flights, blocks_per_flight), np.int32)
+    flight_slots = zeros((num_envs, num_flights, blocks_per_flight), np.int32)
     flight_slots[:, :old_flights, :old_blocks] = arrays.flight_slots
-    events = np.zeros((num_envs, 2 * num_flights), EVENT)
+    events = zeros((num_envs, 2 * num_flights), EVENT)
     events[:, : 2 * old_flights] = arrays.events
     # New records go in front of the list of unused ones.
     if num_flights > old_flights:
