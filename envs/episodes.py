@@ -125,7 +125,7 @@ class Episodes:
         Each draws its episode from its own generator. Returns the observations of all environments.
         """
         seeds: list[int | None] = [None] * self.simulation.num_envs
-        for e in np.flatnonzero(chosen):
+        for e in np.flatnonzero(chosen).tolist():
             seeds[e] = self._train[int(generators[e].integers(len(self._train)))]
         requests, instances = self._next_buffers()
         self.simulation.load(seeds, chosen)

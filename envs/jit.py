@@ -1,9 +1,9 @@
 """The one decorator for compiled functions, with a disk cache that cannot go stale.
 
 Numba's own cache watches only the file of the compiled function, not the files of the functions it
-calls: after an edit of a callee the old machine code would still run. Here a module's cache folder is
-named after the contents of its source and of every `prefixgym` module that it imports, directly or
-not, so an edit to any of them starts a new folder.
+calls: after an edit of a callee the old machine code would still run. Here a module's cache folder
+is named after the contents of its source and of every `prefixgym` module that it imports, directly
+or not, so an edit to any of them starts a new folder.
 """
 
 import ast
@@ -15,14 +15,19 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
-import numba.core.config
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+config: Any = numba.core.config
+
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+Record = Any
+"""One record of a structured array; its fields are attributes in kernels."""
 
 _PACKAGE = Path(__file__).parent.parent  # holds envs/ and baselines/, installed or in the work tree
 _VERSIONS_KEPT = 3
@@ -91,40 +96,51 @@ def kernel(function: F) -> F:
     Kernels that call each other become one piece of machine code: passing a state of some thirty
     arrays costs more than most of them do.
     """
-    previous = numba.core.config.CACHE_DIR
-    numba.core.config.CACHE_DIR = str(_cache_folder(Path(inspect.getfile(function))))
+    previous = config.CACHE_DIR
+    config.CACHE_DIR = str(_cache_folder(Path(inspect.getfile(function))))
     try:
-        compiled: F = numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(
+        compiled: Any = numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(
             function
         )
     finally:
-        numba.core.config.CACHE_DIR = previous
-    return compiled
+        config.CACHE_DIR = previous
+    result: F = compiled
+    return result
 
 
 def _strip_owner(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     """`value` with every array in it, also within tuples, made to own nothing."""
+    null: Any = cgutils.get_null_value
     if isinstance(kind, types.Array):
         array = context.make_array(kind)(context, builder, value=value)
-        array.meminfo = cgutils.get_null_value(array.meminfo.type)
-        array.parent = cgutils.get_null_value(array.parent.type)
+        array.meminfo = null(array.meminfo.type)
+        array.parent = null(array.parent.type)
         return array._getvalue()
     if isinstance(kind, types.BaseTuple):
-        for index, part in enumerate(kind):
+        parts: Any = kind
+        for index, part in enumerate(parts):
             stripped = _strip_owner(context, builder, part, builder.extract_value(value, index))
             value = builder.insert_value(value, stripped, index)
     return value
 
 
-@intrinsic
-def borrowed(typing_context: Any, value: Any) -> Any:
-    """The same array or (nested) tuple of arrays, without reference counting.
+if TYPE_CHECKING:
 
-    Numba counts references to every array of every call with atomic operations, which took most of the
-    simulator's time. A kernel called from Python may borrow its arguments: the caller keeps them alive.
-    """
+    def borrowed(value: T) -> T:
+        """See below."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _strip_owner(context, builder, signature.args[0], arguments[0])
+else:
 
-    return value(value), generate
+    @intrinsic
+    def borrowed(typing_context, value):
+        """The same array or (nested) tuple of arrays, without reference counting.
+
+        Numba counts references to every array of every call with atomic operations, which took
+        most of the simulator's time. A kernel called from Python may borrow its arguments: the
+        caller keeps them alive.
+        """
+
+        def generate(context, builder, signature, arguments):
+            return _strip_owner(context, builder, signature.args[0], arguments[0])
+
+        return value(value), generate

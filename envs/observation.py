@@ -1,9 +1,9 @@
 """What a learner observes: named, bounded numbers computed from the view.
 
-`OBSERVATION_FIELDS` is the one description of the observation. The documentation is generated from it,
-and the kernel writes columns in its order. Every column lies in [0, 1]. Unbounded quantities x are squashed to
-x / (x + scale), which is 1/2 at `scale` and keeps resolution at small values; times are scaled by the
-request's own objective, so that 1/2 means "as long as the objective".
+`OBSERVATION_FIELDS` is the one description of the observation. The documentation is generated from
+it, and the kernel writes columns in its order. Every column lies in [0, 1]. Unbounded quantities x
+are squashed to x / (x + scale), which is 1/2 at `scale` and keeps resolution at small values; times
+are scaled by the request's own objective, so that 1/2 means "as long as the objective".
 """
 
 from dataclasses import dataclass
@@ -71,8 +71,8 @@ INSTANCE_FIELDS = tuple(f for f in OBSERVATION_FIELDS if f.part == "instances")
 def observation_space(num_instances: int) -> gym.spaces.Dict:
     """`request`: float32 [R]; `instances`: float32 [N·F]; all in [0, 1].
 
-    The table of instances is laid out row by row, `instances.reshape(N, F)`: Stable-Baselines3 warns of
-    observations that are neither flat nor images.
+    The table of instances is laid out row by row, `instances.reshape(N, F)`: Stable-Baselines3
+    warns of observations that are neither flat nor images.
     """
     columns = len(INSTANCE_FIELDS)
     return gym.spaces.Dict(

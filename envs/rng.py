@@ -1,4 +1,5 @@
-"""Counter-based random numbers: a pure function of (key, counter), the same in Python and in kernels.
+"""Counter-based random numbers: a pure function of (key, counter), the same in Python and in
+kernels.
 
 No generator state is shared, so a draw does not depend on how many environments run beside it, on
 threads, or on what was drawn before. The mix is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
@@ -14,7 +15,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @kernel
 def mix64(x: np.uint64) -> np.uint64:
-    """SplitMix64's finalizer: a bijection of 64-bit words in which every bit depends on every bit."""
+    """SplitMix64's finalizer: a bijection in which every bit depends on every bit."""
     x = np.uint64(x)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,6 +1,6 @@
 """PrefixRouting-v0: one cluster, one routing decision a step."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -20,8 +20,8 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
 
     Requests arrive one after the other. Each is a chain of blocks, of which some instances hold a
     prefix in their KV cache: there it costs less to answer. The router picks an instance; the
-    request queues there, is prefilled and decoded by continuous batching, and leaves its own blocks behind
-    for later requests. The cluster is a calibrated, event-driven model of vLLM engines
+    request queues there, is prefilled and decoded by continuous batching, and leaves its own blocks
+    behind for later requests. The cluster is a calibrated, event-driven model of vLLM engines
     (`prefixgym.envs.cluster`).
 
     ## Action space
@@ -37,8 +37,8 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
 
     ## Rewards
 
-    `goodput`: +1 for each request that met its TTFT and TPOT objectives, paid when it ends. The sum over
-    an episode is the number of good requests.
+    `goodput`: +1 for each request that met its TTFT and TPOT objectives, paid when it ends. The sum
+    over an episode is the number of good requests.
 
     ## Starting state
 
@@ -47,13 +47,13 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
 
     ## Episode end
 
-    Terminates after the last request has been routed: the cluster drains within that step, so every request
-    is accounted for and nothing of value lies behind the end. Never truncates by itself.
+    Terminates after the last request has been routed: the cluster drains within that step, so every
+    request is accounted for and nothing of value lies behind the end. Never truncates by itself.
 
     ## Information
 
-    `action_mask` (int8 [N], 1 = may be chosen) and `time` (s of the current arrival) after reset and every
-    step; the method `action_masks()` is what sb3-contrib's MaskablePPO asks for.
+    `action_mask` (int8 [N], 1 = may be chosen) and `time` (s of the current arrival) after reset
+    and every step; the method `action_masks()` is what sb3-contrib's MaskablePPO asks for.
 
     ## Arguments
 
@@ -64,7 +64,9 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
         reward: `goodput`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata = {"render_modes": []}  # noqa: RUF012  # Gymnasium's own convention
+    observation_space: gym.spaces.Dict  # type: ignore[assignment]
+    action_space: gym.spaces.Discrete[np.int64]
 
     def __init__(
         self,

@@ -1,11 +1,12 @@
 """Simulation: a workload played on clusters, one routing decision at a time, batch first.
 
-`Simulation` is what the Gymnasium environments, the leaderboard and the benchmarks have in common. It
-wires tape, cluster and view together and holds no rule of its own but the order of things:
+`Simulation` is what the Gymnasium environments, the leaderboard and the benchmarks have in common.
+It wires tape, cluster and view together and holds no rule of its own but the order of things:
 
 1. Everything up to the next arrival happens, in order of time over all instances.
 2. The view presents the arrived request. The router decides.
-3. The request is booked, joins its instance's queue; back to 1. After the last one the cluster drains.
+3. The request is booked, joins its instance's queue; back to 1. After the last one the cluster
+   drains.
 """
 
 import copy
@@ -48,6 +49,7 @@ EPISODE = np.dtype(
         ("row", np.int32),  # current request, NO_ROW when all have been routed
         ("num_pending", np.int32),  # follow-ups whose arrival is known
         ("num_ids", np.int32),  # block ids of the current request in the view
+        ("instant_follow_ups", np.int32),  # 1 if some follow-up of the tape has no think time
         ("unseen", np.int32),  # 1 if decisions are fixed in advance: no view is kept
         ("decisions", np.int32),
         ("ended", np.int32),  # requests that finished or were rejected
@@ -237,18 +239,16 @@ def _take_events(s: SimulationArrays, e: int) -> None:
 
 
 @kernel
-def _write_block_ids(s: SimulationArrays, e: int, row: int) -> None:
-    """Expand the runs of request `row` into the view, its known ids past the prompt included."""
-    request, ids, episode = s.tapes[e, row], s.knowledge.block_ids[e], s.episodes[e]
-    count = 0
-    for k in range(request.first_run, request.first_run + request.num_runs):
+def _expand_ids(s: SimulationArrays, e: int, row: int, count: int, ids: NDArray[np.int64]) -> None:
+    """Write the first `count` block ids of request `row`."""
+    k, written = s.tapes[e, row].first_run, 0
+    while written < count:
         run = s.runs[e, k]
-        for j in range(run.count):
-            ids[count + j] = run.start + j
-        count += run.count
-    for j in range(count, episode.num_ids):
-        ids[j] = NO_ROW
-    episode.num_ids = count
+        length = min(run.count, count - written)
+        for j in range(length):
+            ids[written + j] = run.start + j
+        written += length
+        k += 1
 
 
 @kernel
@@ -269,8 +269,14 @@ def _run_until_arrival(s: SimulationArrays, e: int) -> int:
             _take_events(s, e)
             time = _next_arrival(s, e)
         due = c.status[e, i].due
-        if c.status[e, i].mode == state.READY and due < 2 * min(time, episode.next_publication):
-            process_event(c, e, i)  # nothing can come between the end of a step and the next one
+        # Nothing can come between the end of a step and the next one, except a request that follows
+        # at once on another that ends elsewhere at this very instant.
+        if (
+            c.status[e, i].mode == state.READY
+            and due < 2 * min(time, episode.next_publication)
+            and not episode.instant_follow_ups
+        ):
+            process_event(c, e, i)
     if episode.next_publication <= time < NEVER:
         publish_until(c, v, e, time)
         episode.next_publication = first_publication(v, e)
@@ -296,9 +302,13 @@ def _advance(s: SimulationArrays, e: int) -> None:
     gap = time - episode.now if episode.decisions > 0 else 0
     episode.row = row
     episode.now = time
-    _write_block_ids(s, e, row)
     if episode.unseen:
         return
+    ids = s.knowledge.block_ids[e]
+    _expand_ids(s, e, row, request.num_blocks, ids)
+    for j in range(request.num_blocks, episode.num_ids):
+        ids[j] = NO_ROW
+    episode.num_ids = request.num_blocks
     shown.gap = gap / TICKS_PER_SECOND
     shown.time = time / TICKS_PER_SECOND
     shown.prompt_tokens = request.prompt_tokens
@@ -322,8 +332,7 @@ def _dispatch(s: SimulationArrays, e: int, i: int) -> None:
     flight.output_tokens = request.output_tokens
     flight.cacheable = request.cacheable_blocks
     flight.row = episode.row
-    for j in range(episode.num_ids):
-        c.flight_blocks[e, q, j] = v.block_ids[e, j]
+    _expand_ids(s, e, episode.row, request.cacheable_blocks, c.flight_blocks[e, q])
     if not episode.unseen:
         new_tokens = request.prompt_tokens - v.instances[e, i].hit_tokens
         book(v, e, i, q, new_tokens, booked_prefill(c, v, e, i))
@@ -507,11 +516,11 @@ class Simulation:
     def load(self, seeds: Sequence[int | None], chosen: NDArray[np.bool_]) -> None:
         """Put the tapes of `seeds` into the chosen environments, which must then be reset."""
         tapes: dict[int | None, Tape] = {}
-        for e in np.flatnonzero(chosen):
+        for e in np.flatnonzero(chosen).tolist():
             seed = seeds[e]
             if seed not in tapes:
                 tapes[seed] = self._checked(self.workload.tape(int(seed or 0)))
-            self._write_tape(int(e), tapes[seed])
+            self._write_tape(e, tapes[seed])
 
     def _checked(self, tape: Tape) -> Tape:
         """The tape, once there is room for it in all arrays."""
@@ -538,6 +547,9 @@ class Simulation:
         self.arrays.tapes[e, : len(tape.requests)] = tape.requests
         self.arrays.runs[e, : len(tape.runs)] = tape.runs
         self.arrays.episodes["num_requests"][e] = len(tape.requests)
+        follow_ups = tape.requests["parent"] != NO_ROW
+        instant = (tape.requests["arrival"][follow_ups] == 0).any()
+        self.arrays.episodes["instant_follow_ups"][e] = instant
 
     def _reserve(self, num_flights: int, num_blocks: int) -> None:
         """Make room for requests in flight and for the blocks of one request."""
@@ -597,7 +609,8 @@ class Simulation:
     @property
     def done(self) -> NDArray[np.bool_]:
         """Environments whose requests have all ended, bool [E]."""
-        return self.arrays.episodes["done"] != 0
+        done: NDArray[np.bool_] = self.arrays.episodes["done"] != 0
+        return done
 
     @property
     def good(self) -> NDArray[np.int32]:
@@ -612,7 +625,7 @@ class Simulation:
         return ended
 
     def outcomes(self, env: int) -> NDArray[np.void]:
-        """OUTCOME records of the requests of `env` that have ended, in that order (needs `record`)."""
+        """OUTCOME records of the requests of `env` that have ended, in that order."""
         if not self.record:
             raise ValueError("outcomes: the simulation was made without record=True")
         return self.arrays.outcomes[env, : self.arrays.episodes["ended"][env]].copy()

@@ -29,7 +29,8 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
         scenario, rate, num_requests, reward: as for `PrefixRoutingEnv`.
         autoreset_mode: what happens at an episode's end, Gymnasium's `AutoresetMode` or its value:
             `NextStep` (default), `SameStep` or `Disabled`.
-        threads: how many threads share a step; by default one for every 32 environments, at most one a core.
+        threads: how many threads share a step; by default one for every 32 environments, at most
+            one a core.
         copy: give out new observation arrays every time. If False, arrays stay valid for one more
             step only, which saves an allocation.
         max_episode_steps: taken because `gymnasium.make_vec` passes it on; must be None, episodes
@@ -50,7 +51,8 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
     ) -> None:
         if max_episode_steps is not None:
             raise ValueError(
-                f"max_episode_steps: found {max_episode_steps}, use num_requests for shorter episodes"
+                f"max_episode_steps: found {max_episode_steps}, must be None: "
+                "num_requests makes shorter episodes"
             )
         if threads is None:
             threads = max(1, min(os.cpu_count() or 1, num_envs // 32))
@@ -76,12 +78,12 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Observation, Info]:
-        """Start episodes: in all sub-environments, or where `options["reset_mask"]` (bool [E]) says.
+        """Start episodes, in all sub-environments or where `options["reset_mask"]` says.
 
         Args:
-            seed: sub-environment i is seeded with seed + i, or with the i-th of a sequence; None goes
-                on with the generators as they are.
-            options: may hold `reset_mask`.
+            seed: sub-environment i is seeded with seed + i, or with the i-th of a sequence; None
+                goes on with the generators as they are.
+            options: may hold `reset_mask`, bool [E].
         """
         chosen = np.ones(self.num_envs, np.bool_)
         if options is not None and "reset_mask" in options:
@@ -90,7 +92,7 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
             seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
             if len(seeds) != self.num_envs:
                 raise ValueError(f"seed: found {len(seeds)} seeds, expected {self.num_envs}")
-            for i in np.flatnonzero(chosen):
+            for i in np.flatnonzero(chosen).tolist():
                 if seeds[i] is not None:
                     self._generators[i] = gym.utils.seeding.np_random(seeds[i])[0]
         observation = self.episodes.reset(self._generators, chosen)

@@ -2,24 +2,24 @@
 
 As in vLLM V1's block pool: every block of memory is a slot. Slots without users form one list, from
 least to most recently used, whether their content is cached or not; new blocks are taken from its
-head. A request's slots join the list tail of the prefix first, so that a prefix loses its tail before
-its head.
+head. A request's slots join the list tail of the prefix first, so that a prefix loses its tail
+before its head.
 
-Ids are looked up in a hash table with chains through the slots, so that eviction unlinks one element.
-Blocks that follow each other in a prompt usually have consecutive ids; the hash keeps groups of
-eight together, so that a prompt's blocks share cache lines instead of missing one by one.
+Ids are looked up in a hash table with chains through the slots, so that eviction unlinks one
+element. Blocks that follow each other in a prompt usually have consecutive ids; the hash keeps
+groups of eight together, so that a prompt's blocks share cache lines instead of missing one by one.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.cluster.state import NONE
-from prefixgym.envs.jit import kernel
+from prefixgym.envs.jit import Record, kernel
 from prefixgym.envs.rng import mix64
 
 
 @kernel
-def table_position(key: int, size: int) -> int:
+def table_position(key: int, size: int) -> np.int64:
     """The chain that block `key` belongs to, in a table of `size` (a power of two) chains."""
     group = mix64(np.uint64(key) >> np.uint64(3)) << np.uint64(3)
     return np.int64((group | (np.uint64(key) & np.uint64(7))) & np.uint64(size - 1))
@@ -58,7 +58,7 @@ def erase_slot(slots: NDArray[np.void], table: NDArray[np.int32], slot: int) -> 
 
 
 @kernel
-def append_to_lru(instance: NDArray[np.void], slots: NDArray[np.void], slot: int) -> None:
+def append_to_lru(instance: Record, slots: NDArray[np.void], slot: int) -> None:
     """Put `slot` at the most recently used end of the list of slots without users."""
     tail = instance.lru_tail
     slots[slot].previous = tail
@@ -71,7 +71,7 @@ def append_to_lru(instance: NDArray[np.void], slots: NDArray[np.void], slot: int
 
 
 @kernel
-def remove_from_lru(instance: NDArray[np.void], slots: NDArray[np.void], slot: int) -> None:
+def remove_from_lru(instance: Record, slots: NDArray[np.void], slot: int) -> None:
     """Take `slot` out of the list of slots without users."""
     previous, following = slots[slot].previous, slots[slot].next
     if previous == NONE:
@@ -86,7 +86,7 @@ def remove_from_lru(instance: NDArray[np.void], slots: NDArray[np.void], slot: i
 
 @kernel
 def reset_cache(
-    instance: NDArray[np.void], slots: NDArray[np.void], table: NDArray[np.int32], num_blocks: int
+    instance: Record, slots: NDArray[np.void], table: NDArray[np.int32], num_blocks: int
 ) -> None:
     """An empty cache of `num_blocks` unused slots."""
     table[:] = NONE

@@ -2,20 +2,20 @@
 
 Rules of a step (vLLM V1 scheduler, `v1/core/sched`):
 
-- Running requests come first, in order of admission: one token each for those that decode, a chunk of
-  prompt for one that prefills, within one token budget.
+- Running requests come first, in order of admission: one token each for those that decode, a chunk
+  of prompt for one that prefills, within one token budget.
 - If a running request finds no free block, the request admitted last is preempted: its blocks are
   released, it goes to the front of the queue and later computes its tokens again.
-- Then, unless something was preempted, waiting requests are admitted first come first served while the
-  budget, the sequence limit and free blocks allow. Cached leading blocks are reused, but at least
-  one token is always computed.
-- A full prompt block can be found by others from the step that computes it on; a block filled by decoding,
-  once it is full.
+- Then, unless something was preempted, waiting requests are admitted first come first served while
+  the budget, the sequence limit and free blocks allow. Cached leading blocks are reused, but at
+  least one token is always computed.
+- A full prompt block can be found by others from the step that computes it on; a block filled by
+  decoding, once it is full.
 
-Only a request's last chunk of prompt can be partial, so the batch is always decoding requests followed by
-prefilling ones. While all decode, the composition stays the same until one ends or needs a block, and
-step times are an arithmetic series: the engine leaps there at once. An arrival shortens the leap to the end
-of the step in progress.
+Only a request's last chunk of prompt can be partial, so the batch is always decoding requests
+followed by prefilling ones. While all decode, the composition stays the same until one ends or
+needs a block, and step times are an arithmetic series: the engine leaps there at once. An arrival
+shortens the leap to the end of the step in progress.
 
 Deviations: when two requests compute the same block at the same time, only the first copy is
 findable (vLLM keeps both).
@@ -69,7 +69,7 @@ def _note_change(c: ClusterArrays, e: int, i: int, key: int) -> None:
 
 @kernel
 def _take_block(c: ClusterArrays, e: int, i: int, q: int) -> None:
-    """Give flight q one more block: the least recently used one without users, evicted if cached."""
+    """Give flight q one more block: the least recently used one that no request uses."""
     instance, slots = c.instances[e, i], c.slots[e, i]
     slot = instance.lru_head
     remove_from_lru(instance, slots, slot)
@@ -247,7 +247,7 @@ def _keep_running(c: ClusterArrays, e: int, i: int) -> bool:
 
 @kernel
 def _admit(c: ClusterArrays, e: int, i: int, budget: int) -> int:
-    """Admit the first waiting request if blocks allow; returns the tokens it takes, 0 if it stays."""
+    """Admit the first waiting request if blocks allow: the tokens it takes, 0 if it stays."""
     status, instance, slots = c.status[e, i], c.instances[e, i], c.slots[e, i]
     block_size = _block_size(c)
     q = instance.waiting_head

@@ -45,11 +45,12 @@ class ClusterSpec:
         for i, instance in enumerate(self.instances):
             if self.kv_blocks(i) < 1:
                 raise ValueError(
-                    f"cluster.instances[{i}].kv_blocks: found {self.kv_blocks(i)}, must be at least 1"
+                    f"cluster.instances[{i}].kv_blocks: found {self.kv_blocks(i)}, "
+                    "must be at least 1"
                 )
             if not 1 <= instance.max_sequences <= instance.max_batched_tokens:
                 raise ValueError(
-                    f"cluster.instances[{i}]: max_sequences must be between 1 and max_batched_tokens, "
+                    f"cluster.instances[{i}]: max_sequences must be 1 to max_batched_tokens, "
                     f"found {instance.max_sequences} and {instance.max_batched_tokens}"
                 )
 

@@ -13,8 +13,8 @@ with n_s the scheduled sequences. Source: `simulators.md` §3, fitted on NVIDIA 
 kernel timings and checked on real serving runs. Kernels return ticks (`prefixgym.envs.clock`).
 
 Time is linear in K, and `decode_slope` = d2 in whole ticks, so that K enters as an exact integer
-term: decode-only steps form an arithmetic series that an engine leaps over (`decode_leap_ticks`). The
-`POLYNOMIAL` kind (NVIDIA Dynamo's mocker) is quadratic in K and has a closed sum too.
+term: decode-only steps form an arithmetic series that an engine leaps over (`decode_leap_ticks`).
+The `POLYNOMIAL` kind (NVIDIA Dynamo's mocker) is quadratic in K and has a closed sum too.
 """
 
 import math

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 class Knowledge:
     """Delays of what instances tell the router; responses to requests always arrive at once.
 
-    Instances take turns: instance i of N reports i/N of an interval later than instance 0, as unsynchronised
-    processes would.
+    Instances take turns: instance i of N reports i/N of an interval later than instance 0, as
+    unsynchronised processes would.
 
     Attributes:
-        report_interval: s between two reports of an instance's cached blocks; 0 = always up to date.
-        telemetry_interval: s between two polls of an instance's queue and memory; 0 = up to date.
+        report_interval: s between two reports of an instance's cached blocks; 0 = immediate.
+        telemetry_interval: s between two polls of an instance's queue and memory; 0 = immediate.
     """
 
     report_interval: float = 0.0
@@ -22,5 +22,6 @@ class Knowledge:
         for name in ("report_interval", "telemetry_interval"):
             if not getattr(self, name) >= 0:
                 raise ValueError(
-                    f"knowledge.{name}: found {getattr(self, name)}, must be 0 (immediate) or more s"
+                    f"knowledge.{name}: found {getattr(self, name)} s, "
+                    "must be 0 (immediate) or more"
                 )

@@ -77,4 +77,5 @@ class View:
     @property
     def available(self) -> NDArray[np.bool_]:
         """Instances that may be chosen, bool [E, N]."""
-        return self.instances["available"] != 0
+        available: NDArray[np.bool_] = self.instances["available"] != 0
+        return available

@@ -71,11 +71,12 @@ def _best_seconds(call: Callable[[], object], repeats: int) -> float:
 
 
 def trace_replay(trace: Path, peer_python: Path | None, repeats: int = 5) -> list[Measurement]:
-    """A whole trace on 10 instances of 5,859 blocks, round robin, one thread, against Dynamo's replay.
+    """A whole trace on 10 instances of 5,859 blocks, round robin, one thread, against Dynamo's
+    replay.
 
-    Both use the mocker's polynomial step times. Reading the trace is left out on both sides; Dynamo's
-    time is the one that its own replay loop reports. The runs take turns, so that both see the same
-    machine.
+    Both use the mocker's polynomial step times. Reading the trace is left out on both sides;
+    Dynamo's time is the one that its own replay loop reports. The runs take turns, so that both see
+    the same machine.
 
     Args:
         trace: a Mooncake file.

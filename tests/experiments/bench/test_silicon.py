@@ -9,9 +9,7 @@ from prefixgym.envs.workload.tape import NO_ROW
 from prefixgym.experiments.bench import silicon
 from prefixgym.experiments.bench.silicon import ClosedLoop, compare, read_runs, summarize
 
-RUNS = (
-    Path(__file__).parents[3].parent / "shared/reference/calibration/silicon_validation.csv"
-)
+RUNS = Path(__file__).parents[3].parent / "shared/reference/calibration/silicon_validation.csv"
 HEADER = "tp,isl,osl,concurrency,silicon_tpot_ms,set\n"
 QWEN = "Qwen3-32B vLLM0.12 h100_sxm"
 
