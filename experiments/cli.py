@@ -193,6 +193,10 @@ def replay(
     blocks: Annotated[
         int | None, typer.Option(min=1, help="KV blocks an instance; by default the profile's.")
     ] = None,
+    block_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens in a block of the file; inferred if its rows allow one."),
+    ] = None,
     speed: Annotated[float, typer.Option(help="Times as fast as recorded.")] = 1.0,
     ttft: Annotated[float, typer.Option(help="Objective, s.")] = 30.0,
     tpot: Annotated[float, typer.Option(help="Objective, s a token.")] = 0.1,
@@ -222,8 +226,8 @@ def replay(
     }
     if blocks is not None:
         flags["cluster.instances.0.kv_blocks"] = str(blocks)
-    rate = speed * trace_rate(read_trace(str(trace)))
-    scenario = trace_scenario(trace, [rate], flags | overrides)
+    rate = speed * trace_rate(read_trace(str(trace), None, block_size))
+    scenario = trace_scenario(trace, [rate], flags | overrides, block_size)
     episode = evaluate_cell(Cell(scenario, rate, router, (seed,), parameters)).row(0, named=True)
     if as_json:
         _print_json({"trace": str(trace), "speed": speed, **episode})

@@ -80,7 +80,10 @@ def _spread(rates: Sequence[float], count: int) -> list[float]:
 
 
 def trace_ladder(path: str | Path) -> Scenario:
-    """A scenario that replays a trace at loads around the knee of the router `min_ttft`."""
+    """A scenario that replays a trace at loads around the knee of the router `min_ttft`.
+
+    Where it has none, because the trace is short or hopeless, around the recorded rate.
+    """
     recorded = trace_rate(read_trace(str(path)))
     scenario = trace_scenario(path, [recorded])
     seed = scenario.seeds.validation.first
@@ -89,9 +92,8 @@ def trace_ladder(path: str | Path) -> Scenario:
         return float(evaluate(Cell(scenario, rate, "min_ttft", (seed,)))["attainment"][0])
 
     limit = find_capacity(attainment, start=recorded)
-    if not 0 < limit < math.inf:
-        raise ValueError(f"{path}: its requests meet the objectives at every rate or at none")
-    return trace_scenario(path, [float(f"{share * limit:.3g}") for share in _TRACE_LADDER])
+    middle = limit if 0 < limit < math.inf else recorded
+    return trace_scenario(path, [float(f"{share * middle:.3g}") for share in _TRACE_LADDER])
 
 
 def missing_cells(cells: Sequence[Cell], folder: Path) -> list[Cell]:

@@ -168,11 +168,13 @@ def _attainment(row: dict[str, Any]) -> Estimate:
 
 def percent(found: Estimate, signed: bool = False) -> str:
     """A share in percent with its interval."""
-    sign = "+" if signed else ""
-    value = f"{100 * found.value:{sign}.1f}"
+
+    def text(share: float) -> str:
+        return f"{round(100 * share, 1) + 0.0:{'+' if signed else ''}.1f}"  # + 0.0: no -0.0
+
     if math.isnan(found.low):
-        return value
-    return f"{value} [{100 * found.low:{sign}.1f}, {100 * found.high:{sign}.1f}]"
+        return text(found.value)
+    return f"{text(found.value)} [{text(found.low)}, {text(found.high)}]"
 
 
 def number(value: float) -> str:
@@ -183,5 +185,5 @@ def number(value: float) -> str:
         return "∞"
     if value == 0:
         return "0"
-    digits = 2 - math.floor(math.log10(abs(value)))
-    return f"{round(value, digits):,.{max(0, digits)}f}"
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"

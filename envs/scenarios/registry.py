@@ -43,7 +43,10 @@ def load_scenario(name: str, overrides: Mapping[str, str] | None = None) -> Scen
 
 
 def trace_scenario(
-    path: str | Path, rates: Sequence[float], overrides: Mapping[str, str] | None = None
+    path: str | Path,
+    rates: Sequence[float],
+    overrides: Mapping[str, str] | None = None,
+    trace_block_size: int | None = None,
 ) -> Scenario:
     """A scenario that replays a trace in Mooncake's format on ten instances.
 
@@ -54,7 +57,11 @@ def trace_scenario(
         path: the trace.
         rates: load ladder in requests/s; `trace_rate` tells the recorded one.
         overrides: as for `load_scenario`.
+        trace_block_size: tokens in a block of the file, where its rows leave that open.
     """
+    workload: dict[str, Any] = {"generator": "trace", "path": str(path)}
+    if trace_block_size is not None:
+        workload["trace_block_size"] = trace_block_size
     name = re.sub("[^a-z0-9-]+", "-", Path(path).name.removesuffix(".gz").lower()).strip("-")
     document = {
         "name": name.removesuffix("-jsonl"),
@@ -62,10 +69,10 @@ def trace_scenario(
         "source": f"Requests: {path}. Objectives: Mooncake (arXiv 2407.00079).",
         "rates": list(rates),
         "cluster": {
-            "block_size": read_trace(str(path)).block_size,
+            "block_size": read_trace(str(path), None, trace_block_size).block_size,
             "instances": [{"profile": "llama-3.1-70b/h100/tp4", "count": 10}],
         },
-        "workload": {"generator": "trace", "path": str(path)},
+        "workload": workload,
         "slo": {"ttft": 30.0, "tpot": 0.100},
         "seeds": {
             "train": {"first": 0, "count": 1_000_000},

@@ -233,7 +233,8 @@ class Scenario(_Section):
         """The recorded requests, if the workload is a trace."""
         if self.workload.generator != "trace":
             return None
-        return read_trace((self.workload.model_extra or {})["path"], self.cluster.block_size)
+        keys = self.workload.model_extra or {}
+        return read_trace(keys["path"], self.cluster.block_size, keys.get("trace_block_size"))
 
     @property
     def num_requests(self) -> int:

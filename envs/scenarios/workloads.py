@@ -6,6 +6,8 @@ of `LogNormal` (median, sigma, high, low) or `Geometric` (mean, high). A field t
 None if it is left out.
 
 The generator `trace` replays a file in Mooncake's format, at whatever speed gives the wanted rate.
+Its keys: `path`; `trace_block_size`, tokens in a block of the file, where its rows leave that open;
+`spread = false` to leave stamps that were recorded in batches as they are.
 """
 
 import dataclasses
@@ -84,29 +86,33 @@ def trace_rate(trace: Tape) -> float:
     return len(trace.requests) / span
 
 
-def read_trace(path: str, block_size: int | None = None) -> Tape:
-    """The trace in a file; read once, as long as the file does not change.
+def read_trace(
+    path: str, block_size: int | None = None, trace_block_size: int | None = None
+) -> Tape:
+    """The trace in a file, see `read_mooncake`; read once, as long as the file does not change.
 
     Raises:
-        ValueError: a malformed line, or a block size that does not divide the trace's.
+        ValueError: a malformed line, or a block size that does not fit the trace's.
         OSError: the file cannot be opened.
     """
     status = os.stat(path)
-    return _read_trace(path, block_size, status.st_mtime_ns, status.st_size)
+    return _read_trace(path, block_size, trace_block_size, status.st_mtime_ns, status.st_size)
 
 
 @functools.lru_cache(maxsize=4)
-def _read_trace(path: str, block_size: int | None, modified: int, size: int) -> Tape:
-    return read_mooncake(path, block_size=block_size)
+def _read_trace(
+    path: str, block_size: int | None, trace_block_size: int | None, modified: int, size: int
+) -> Tape:
+    return read_mooncake(path, trace_block_size=trace_block_size, block_size=block_size)
 
 
 def _build_trace(
     parameters: Mapping[str, Any], num_requests: int | None, rate: float, block_size: int
 ) -> Workload:
-    _refuse_others("trace", parameters, ("path", "spread"))
+    _refuse_others("trace", parameters, ("path", "trace_block_size", "spread"))
     if "path" not in parameters:
         raise ValueError("path: missing, trace needs it")
-    trace = read_trace(parameters["path"], block_size)
+    trace = read_trace(parameters["path"], block_size, parameters.get("trace_block_size"))
     return TraceWorkload(
         trace, num_requests, rate / trace_rate(trace), parameters.get("spread", True)
     )

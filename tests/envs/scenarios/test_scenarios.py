@@ -3,8 +3,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prefixgym.envs.clock import TICKS_PER_SECOND
 from prefixgym.envs.scenarios import registry
-from prefixgym.envs.scenarios.registry import load_scenario, scenario_names
+from prefixgym.envs.scenarios.registry import load_scenario, scenario_names, trace_scenario
 from prefixgym.envs.workload.lengths import LogNormal
 
 SCENARIO = "shared-prompts-8"
@@ -100,3 +101,56 @@ def test_files_of_ones_own(tmp_path: Path) -> None:
 def test_unknown_names_are_answered_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=f"found 'nope', allowed: .*{SCENARIO}"):
         load_scenario("nope")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """21 requests, one a second, of two blocks of 512 tokens, the second one partial."""
+    path = tmp_path / "My Trace.jsonl"
+    lines = [
+        f'{{"timestamp": {1000 * i}, "input_length": {1024 if i % 2 else 513}, '
+        f'"output_length": 9, "hash_ids": [{2 * i}, {2 * i + 1}]}}\n'
+        for i in range(21)
+    ]
+    path.write_text("".join(lines))
+    return path
+
+
+def test_traces_are_played_at_the_speed_that_gives_the_rate(trace: Path) -> None:
+    scenario = trace_scenario(trace, [1.05, 2.1])
+    assert scenario.name == "my-trace"
+    assert scenario.num_requests == 21
+    slow, fast = (scenario.build(rate).workload.tape(0).requests for rate in scenario.rates)
+    assert slow["arrival"][-1] == pytest.approx(20 * TICKS_PER_SECOND, rel=1e-9)
+    assert fast["arrival"][-1] == pytest.approx(10 * TICKS_PER_SECOND, rel=1e-9)
+
+
+def test_traces_bring_their_block_size_and_may_be_split(trace: Path) -> None:
+    assert trace_scenario(trace, [1.0]).cluster.block_size == 512
+    split = trace_scenario(trace, [1.0], {"cluster.block_size": "64"})
+    assert split.build(1.0).workload.tape(0).block_size == 64
+    with pytest.raises(ValueError, match=r"workload.block_size: found 100, must divide .* 512"):
+        trace_scenario(trace, [1.0], {"cluster.block_size": "100"})
+
+
+def test_windows_of_a_trace_are_drawn_by_the_seed(trace: Path) -> None:
+    scenario = trace_scenario(trace, [1.0]).with_num_requests(5)
+    assert scenario.num_requests == 5
+    windows = {
+        tuple(scenario.build(1.0).workload.tape(seed).requests["first_run"]) for seed in range(9)
+    }
+    assert len(windows) > 1
+
+
+def test_traces_whose_rows_leave_the_block_size_open_need_it(trace: Path) -> None:
+    trace.write_text(trace.read_text().replace("1024", "700").replace("513", "700"))
+    with pytest.raises(ValueError, match="trace_block_size: not given"):
+        trace_scenario(trace, [1.0])
+    assert trace_scenario(trace, [1.0], trace_block_size=512).cluster.block_size == 512
+
+
+def test_generators_need_what_traces_do_not() -> None:
+    with pytest.raises(ValueError, match=r"workload.path: missing, trace needs it"):
+        load_scenario(SCENARIO, {"workload": '{ generator = "trace" }'})
+    with pytest.raises(ValueError, match=r"workload.num_requests: missing, chat needs it"):
+        load_scenario(SCENARIO, {"workload": '{ generator = "chat" }'})
