@@ -1,0 +1,211 @@
+"""Small random episodes that reach the engine's corners, as hypothesis strategies."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from prefixgym.envs.clock import TICKS_PER_MS
+from prefixgym.envs.cluster.profiles import Profile, constant_profile, profile
+from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
+from prefixgym.envs.simulation import Simulation
+from prefixgym.envs.slo import Slo
+from prefixgym.envs.view.knowledge import Knowledge
+from prefixgym.envs.workload.tape import RUN, Tape, root_requests
+from prefixgym.envs.workload.validate import validate
+
+SLOS = (Slo(ttft=0.05, tpot=0.02), Slo(ttft=0.004, tpot=0.002))
+
+# Steps of whole milliseconds, with arrivals at whole milliseconds, make many things happen at once.
+PROFILES: Sequence[Profile] = (
+    constant_profile(1.0, 1.0),
+    constant_profile(3.0, 2.0),
+    profile("llama-3.1-8b/h100/tp1"),
+    profile("gpt-oss-120b/h100/tp2", host="vllm-0.12", linear="formula"),
+)
+
+
+@dataclass(frozen=True)
+class Tapes:
+    """A workload of given tapes: seed k is tape k."""
+
+    tapes: tuple[Tape, ...]
+
+    @property
+    def block_size(self) -> int:
+        return self.tapes[0].block_size
+
+    @property
+    def num_sessions(self) -> int:
+        return max(int(tape.requests["session"].max()) for tape in self.tapes) + 1
+
+    @property
+    def max_blocks(self) -> int:
+        return max(
+            int(max(tape.requests[name].max() for name in ("num_blocks", "cacheable_blocks")))
+            for tape in self.tapes
+        )
+
+    def tape(self, seed: int) -> Tape:
+        return self.tapes[seed]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cluster, what its router knows, and one or more episodes with their decisions."""
+
+    cluster: ClusterSpec
+    knowledge: Knowledge
+    tapes: tuple[Tape, ...]
+    actions: NDArray[np.int64]  # [tapes, most requests of a tape]
+
+    def simulation(
+        self,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        threads: int = 1,
+        longest_leap: int = np.iinfo(np.int32).max,
+    ) -> Simulation:
+        """Tapes first … last - 1 at their first decisions, one environment each."""
+        last = len(self.tapes) if last is None else last
+        simulation = Simulation(
+            self.cluster,
+            Tapes(self.tapes),
+            SLOS,
+            self.knowledge,
+            last - first,
+            record=True,
+            threads=threads,
+            longest_leap=longest_leap,
+        )
+        simulation.reset(range(first, last))
+        return simulation
+
+
+@dataclass(frozen=True)
+class RequestDraw:
+    """What a request is made of, before it is tied to those before it."""
+
+    gap: int  # ticks since the root before, or think time
+    parent_back: int  # rows up to the request that this one follows; 0 for a root
+    base_back: int  # rows up to the request whose prefix this one shares; 0 for none
+    shared_blocks: int
+    prompt_tokens: int
+    output_tokens: int
+    cacheable: float  # share of the full blocks that may be cached; the rest has no use for its ids
+    partial_id: bool  # the prompt's partial block has an id
+    slo_class: int
+
+
+def build_tape(draws: Sequence[RequestDraw], block_size: int) -> Tape:
+    """The tape of `draws`, checked against the contract of tapes."""
+    prompt = np.array([draw.prompt_tokens for draw in draws])
+    output = np.array([draw.output_tokens for draw in draws])
+    requests = root_requests(np.zeros(len(draws), np.int64), prompt, output, np.zeros_like(prompt))
+    requests["num_blocks"] = [
+        -(-draw.prompt_tokens // block_size)
+        if draw.partial_id
+        else draw.prompt_tokens // block_size
+        for draw in draws
+    ]
+    requests["cacheable_blocks"] = [
+        round(draw.cacheable * ((draw.prompt_tokens + draw.output_tokens) // block_size))
+        for draw in draws
+    ]
+    requests["slo_class"] = [draw.slo_class for draw in draws]
+    chains: list[list[int]] = []
+    runs: list[tuple[int, int]] = []
+    arrival, unused_id = 0, 0
+    for row, draw in enumerate(draws):
+        request = requests[row]
+        length = int(max(request["num_blocks"], request["cacheable_blocks"]))
+        base = chains[row - draw.base_back] if 0 < draw.base_back <= row else []
+        chain = base[: min(draw.shared_blocks, length)]
+        fresh = length - len(chain)
+        chain = chain + list(range(unused_id, unused_id + fresh))
+        unused_id += fresh + draw.base_back  # ids need not be dense
+        chains.append(chain)
+        request["first_run"] = len(runs)
+        for place, key in enumerate(chain):
+            if place > 0 and chain[place - 1] + 1 == key:
+                runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+            else:
+                runs.append((key, 1))
+        request["num_runs"] = len(runs) - request["first_run"]
+        if 0 < draw.parent_back <= row:
+            parent = requests[row - draw.parent_back]
+            request["parent"] = row - draw.parent_back
+            request["session"] = parent["session"]
+            request["next_sibling"] = parent["first_child"]
+            parent["first_child"] = row
+            request["arrival"] = draw.gap
+        else:
+            arrival += draw.gap
+            request["arrival"] = arrival
+    tape = Tape(requests, np.array(runs, RUN), block_size)
+    validate(tape)
+    return tape
+
+
+def ticks(most_ms: int) -> st.SearchStrategy[int]:
+    """Times, half of them whole milliseconds."""
+    return st.integers(0, most_ms).map(lambda ms: ms * TICKS_PER_MS) | st.integers(
+        0, most_ms * TICKS_PER_MS
+    )
+
+
+def request_draws(block_size: int, most_blocks: int) -> st.SearchStrategy[RequestDraw]:
+    return st.builds(
+        RequestDraw,
+        gap=ticks(6),
+        parent_back=st.sampled_from([0, 0, 1, 2]),
+        base_back=st.integers(0, 4),
+        shared_blocks=st.integers(0, 12),
+        prompt_tokens=st.integers(1, most_blocks * block_size),
+        output_tokens=st.integers(1, 40) | st.sampled_from([1, block_size, 2 * block_size]),
+        cacheable=st.sampled_from([1.0, 1.0, 1.0, 0.5, 0.0]),
+        partial_id=st.booleans(),
+        slo_class=st.integers(0, len(SLOS) - 1),
+    )
+
+
+@st.composite
+def instances(draw: st.DrawFn) -> InstanceSpec:
+    max_sequences = draw(st.integers(1, 8))
+    return InstanceSpec(
+        draw(st.sampled_from(PROFILES)),
+        kv_blocks=draw(st.integers(4, 24)),
+        max_batched_tokens=draw(st.integers(max_sequences, 100)),
+        max_sequences=max_sequences,
+    )
+
+
+intervals = st.sampled_from([0.0, 0.003, 0.0101, 0.2])
+
+
+@st.composite
+def cases(draw: st.DrawFn, num_tapes: int = 1, most_requests: int = 60) -> Case:
+    block_size = draw(st.sampled_from([4, 8, 16, 64]))
+    specs = tuple(draw(st.lists(instances(), min_size=1, max_size=4)))
+    # Requests may be larger than the smallest instance, which then rejects them.
+    most_blocks = draw(st.integers(2, 8))
+    requests = request_draws(block_size, most_blocks)
+    # Drawn before the list, or else most lists were short.
+    sizes = [draw(st.integers(1, most_requests)) for _ in range(num_tapes)]
+    tapes = tuple(
+        build_tape(draw(st.lists(requests, min_size=size, max_size=size)), block_size)
+        for size in sizes
+    )
+    longest = max(len(tape.requests) for tape in tapes)
+    # Decisions need no shrinking; often all go to one instance, to load it.
+    generator = np.random.default_rng(draw(st.integers(0, 2**16)))
+    spread = draw(st.integers(1, len(specs)))
+    return Case(
+        ClusterSpec(specs, block_size, frontend_latency=draw(st.sampled_from([0.0, 0.01]))),
+        Knowledge(draw(intervals), draw(intervals)),
+        tapes,
+        generator.integers(0, spread, (num_tapes, longest)),
+    )

@@ -1,0 +1,286 @@
+"""A whole episode in plain Python: clusters of `ReferenceEngine` and what their router may know.
+
+At one instant steps end first, then instances report, then requests arrive (follow-ups before
+roots, by row), then steps start; instances in order of their index. A rejected request ends at its
+arrival.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from random_cases import SLOS, Case
+from reference_engine import Event, ReferenceEngine, Request
+
+from prefixgym.envs.clock import TICKS_PER_SECOND, to_seconds, to_ticks
+from prefixgym.envs.cluster.spec import ClusterSpec
+from prefixgym.envs.cluster.step_time import step_ticks
+from prefixgym.envs.simulation import FINISHED, INSTANCE_TOTALS, OUTCOME, REJECTED
+from prefixgym.envs.slo import Slo
+from prefixgym.envs.view.knowledge import Knowledge
+from prefixgym.envs.view.view import INSTANCE_VIEW, REQUEST_VIEW
+from prefixgym.envs.workload.tape import NO_ROW, Tape
+
+
+@dataclass
+class Booking:
+    """A request in the router's ledger."""
+
+    instance: int
+    prompt_tokens: int
+    new_tokens: int
+    ticks: int
+    answered: bool = False
+
+
+@dataclass
+class Decision:
+    """What the router saw at an arrival."""
+
+    time: int
+    row: int
+    request: NDArray[np.void]  # REQUEST_VIEW []
+    instances: NDArray[np.void]  # INSTANCE_VIEW [N]
+    block_ids: list[int]
+    caches: list[list[int | None]]  # keys of each instance's unused blocks, LRU first
+    reported: list[set[int]]  # keys that each instance last reported
+
+
+@dataclass
+class Report:
+    """Turns of one instance to tell what it holds, or how it does."""
+
+    next: int
+    interval: int
+
+
+@dataclass
+class ReferenceSimulation:
+    """Play `tape` with fixed decisions; results are in `decisions`, `outcomes`, `totals`."""
+
+    cluster: ClusterSpec
+    tape: Tape
+    slos: Sequence[Slo]
+    knowledge: Knowledge
+    actions: Sequence[int]
+    decisions: list[Decision] = field(default_factory=list)
+    ended: list[Request] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        size = self.cluster.block_size
+        self.engines = [
+            ReferenceEngine(
+                spec.profile.step_cost(self.cluster.kv_blocks(i) * size),
+                self.cluster.kv_blocks(i),
+                size,
+                spec.max_batched_tokens,
+                spec.max_sequences,
+            )
+            for i, spec in enumerate(self.cluster.instances)
+        ]
+        count = len(self.engines)
+        self.now = 0
+        rows = self.tape.requests
+        self.arrivals = [  # (time, 0 for follow-ups and 1 for roots, row)
+            (int(rows["arrival"][row]), 1, row)
+            for row in np.flatnonzero(rows["parent"] == NO_ROW).tolist()
+        ]
+        self.bookings: dict[int, Booking] = {}
+        self.instance_of: dict[int, int] = {}
+        self.reported: list[set[int]] = [set() for _ in range(count)]
+        self.polled: list[tuple[int, int, float]] = [(0, 0, 0.0)] * count
+        self.reports = self._turns(self.knowledge.report_interval)
+        self.polls = self._turns(self.knowledge.telemetry_interval)
+        self.running_ticks = [0] * count
+        self.waiting_ticks = [0] * count
+        while self.arrivals or any(engine.step_end is not None for engine in self.engines):
+            self._next_instant()
+
+    def _turns(self, interval: float) -> list[Report]:
+        ticks, count = int(to_ticks(interval)), len(self.engines)
+        return [Report(ticks * i // count, ticks) for i in range(count)] if ticks > 0 else []
+
+    # --- one instant ---
+
+    def _next_instant(self) -> None:
+        ends = [engine.step_end for engine in self.engines if engine.step_end is not None]
+        times = [time for time, _, _ in self.arrivals] + ends
+        now = min(times + [turn.next for turn in self.reports + self.polls])
+        for i, engine in enumerate(self.engines):
+            self.running_ticks[i] += len(engine.running) * (now - self.now)
+            self.waiting_ticks[i] += len(engine.waiting) * (now - self.now)
+        self.now = now
+        for engine in self.engines:
+            if engine.step_end == now:
+                self._notice(engine.end_step(now))
+        for i, engine in enumerate(self.engines):
+            if self.reports and self.reports[i].next == now:
+                self.reported[i] = set(engine.pool.cached)
+                self.reports[i].next += self.reports[i].interval
+            if self.polls and self.polls[i].next == now:
+                self.polled[i] = self._state(engine)
+                self.polls[i].next += self.polls[i].interval
+        while self.arrivals and min(self.arrivals)[0] == now:
+            arrival = min(self.arrivals)
+            self.arrivals.remove(arrival)
+            self._arrive(arrival[2])
+        for engine in self.engines:
+            if engine.step_end is None:
+                engine.start_step(now)
+
+    def _notice(self, events: list[Event]) -> None:
+        """Responses reach the router; an end releases the follow-ups."""
+        for request, kind in events:
+            self.bookings[request.row].answered = True
+            if kind == "end":
+                del self.bookings[request.row]
+                self.ended.append(request)
+                child = int(self.tape.requests["first_child"][request.row])
+                while child != NO_ROW:
+                    think = int(self.tape.requests["arrival"][child])
+                    self.arrivals.append((self.now + think, 0, child))
+                    child = int(self.tape.requests["next_sibling"][child])
+
+    def _arrive(self, row: int) -> None:
+        request, ids = self.tape.requests[row], self.tape.block_ids(row).tolist()
+        decision = self._present(row)
+        action = int(self.actions[len(self.decisions)])
+        self.decisions.append(decision)
+        hit = int(decision.instances["hit_tokens"][action])
+        prompt = int(request["prompt_tokens"])
+        self.bookings[row] = Booking(
+            action, prompt, prompt - hit, self._prefill_known(action, hit, prompt)
+        )
+        self.instance_of[row] = action
+        flight = Request(
+            row=row,
+            arrival=self.now,
+            prompt_tokens=prompt,
+            output_tokens=int(request["output_tokens"]),
+            keys=ids[: request["cacheable_blocks"]],
+        )
+        self._notice(self.engines[action].enqueue(flight, self.now))
+
+    # --- the router's view ---
+
+    def _state(self, engine: ReferenceEngine) -> tuple[int, int, float]:
+        usage = 1.0 - len(engine.pool.unused) / engine.num_blocks
+        return len(engine.waiting), len(engine.running), usage
+
+    def _prefill_known(self, i: int, computed: int, tokens: int) -> int:
+        """The tokens from `computed` to `tokens`, alone and in chunks of the budget."""
+        total = 0
+        while computed < tokens:
+            chunk = min(tokens - computed, self.engines[i].max_batched_tokens)
+            work = chunk * (computed + chunk / 2)
+            total += step_ticks(self.engines[i].cost, chunk, work, 0, 0, 1)
+            computed += chunk
+        return total
+
+    def _present(self, row: int) -> Decision:
+        request = self.tape.requests[row]
+        size, prompt = self.tape.block_size, int(request["prompt_tokens"])
+        ids = self.tape.block_ids(row)[: request["num_blocks"]].tolist()
+        shown = np.zeros((), REQUEST_VIEW)
+        shown["time"] = self.now / TICKS_PER_SECOND
+        if self.decisions:
+            shown["gap"] = (self.now - self.decisions[-1].time) / TICKS_PER_SECOND
+        shown["prompt_tokens"] = prompt
+        shown["num_blocks"] = len(ids)
+        shown["session"] = request["session"]
+        shown["slo_class"] = request["slo_class"]
+        for name in ("ttft", "tpot"):
+            objective = getattr(self.slos[request["slo_class"]], name)
+            shown[f"slo_{name}"] = to_seconds(to_ticks(objective))
+        shown["index"] = len(self.decisions)
+        instances = np.zeros(len(self.engines), INSTANCE_VIEW)
+        for i, engine in enumerate(self.engines):
+            known = self.reported[i] if self.reports else set(engine.pool.cached)
+            depth = 0
+            while depth < min(len(ids), (prompt - 1) // size) and ids[depth] in known:
+                depth += 1
+            mine = [booking for booking in self.bookings.values() if booking.instance == i]
+            unanswered = [booking for booking in mine if not booking.answered]
+            waiting, running, usage = self.polled[i] if self.polls else self._state(engine)
+            instances[i]["available"] = 1
+            instances[i]["hit_tokens"] = depth * size
+            instances[i]["prefill_seconds"] = (
+                self._prefill_known(i, depth * size, prompt) / TICKS_PER_SECOND
+            )
+            instances[i]["requests"] = len(mine)
+            instances[i]["prefill_requests"] = len(unanswered)
+            instances[i]["prefill_tokens"] = sum(booking.new_tokens for booking in unanswered)
+            backlog = sum(booking.ticks for booking in unanswered)
+            instances[i]["backlog_seconds"] = backlog / TICKS_PER_SECOND
+            instances[i]["context_tokens"] = sum(booking.prompt_tokens for booking in mine)
+            instances[i]["waiting"] = waiting
+            instances[i]["running"] = running
+            instances[i]["kv_usage"] = usage
+        return Decision(self.now, row, shown, instances, ids, self.caches(), list(self.reported))
+
+    # --- results ---
+
+    def caches(self) -> list[list[int | None]]:
+        """For every instance the keys of its blocks without users, least recently used first."""
+        return [[block.key for block in engine.pool.unused] for engine in self.engines]
+
+    @property
+    def outcomes(self) -> NDArray[np.void]:
+        """OUTCOME records in the order of the requests' ends."""
+        outcomes = np.zeros(len(self.ended), OUTCOME)
+        frontend = int(to_ticks(self.cluster.frontend_latency))
+        for outcome, request in zip(outcomes, self.ended, strict=True):
+            row = self.tape.requests[request.row]
+            slo = self.slos[row["slo_class"]]
+            outcome["arrival"] = request.arrival / TICKS_PER_SECOND
+            outcome["end"] = _known(request.end) / TICKS_PER_SECOND
+            outcome["prompt_tokens"] = request.prompt_tokens
+            outcome["output_tokens"] = request.output_tokens
+            outcome["hit_tokens"] = _known(request.hit_tokens)
+            outcome["instance"] = self.instance_of[request.row]
+            outcome["session"] = row["session"]
+            outcome["slo_class"] = row["slo_class"]
+            outcome["row"] = request.row
+            outcome["status"] = REJECTED if request.rejected else FINISHED
+            outcome["ttft"] = np.nan
+            if not request.rejected:
+                ttft = _known(request.first_token) - request.arrival + frontend
+                decoding = _known(request.end) - _known(request.first_token)
+                tokens = request.output_tokens - 1
+                outcome["ttft"] = ttft / TICKS_PER_SECOND
+                if tokens > 0:
+                    outcome["tpot"] = decoding / TICKS_PER_SECOND / tokens
+                outcome["good"] = (
+                    ttft <= to_ticks(slo.ttft) and decoding <= to_ticks(slo.tpot) * tokens
+                )
+        return outcomes
+
+    @property
+    def totals(self) -> NDArray[np.void]:
+        """INSTANCE_TOTALS records [N]."""
+        totals = np.zeros(len(self.engines), INSTANCE_TOTALS)
+        columns: dict[str, list[Any]] = {
+            "running_seconds": [ticks / TICKS_PER_SECOND for ticks in self.running_ticks],
+            "waiting_seconds": [ticks / TICKS_PER_SECOND for ticks in self.waiting_ticks],
+            "busy_seconds": [engine.busy_ticks / TICKS_PER_SECOND for engine in self.engines],
+            "prefilled_tokens": [engine.prefilled_tokens for engine in self.engines],
+            "preemptions": [engine.preemptions for engine in self.engines],
+            "steps": [engine.steps for engine in self.engines],
+        }
+        for name, values in columns.items():
+            totals[name] = values
+        return totals
+
+
+def play_reference(case: Case, tape: int = 0) -> ReferenceSimulation:
+    """Tape number `tape` of a case."""
+    return ReferenceSimulation(
+        case.cluster, case.tapes[tape], SLOS, case.knowledge, case.actions[tape].tolist()
+    )
+
+
+def _known(number: int | None) -> int:
+    assert number is not None
+    return number

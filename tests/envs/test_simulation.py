@@ -1,0 +1,292 @@
+"""The compiled simulation: equal to a plain one to the last bit, and to itself however it runs."""
+
+from dataclasses import replace
+from typing import NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+from cluster_invariants import check_cluster, indexed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from random_cases import Case, RequestDraw, build_tape, cases
+from reference_simulation import play_reference
+
+from prefixgym.envs import simulation as simulation_module
+from prefixgym.envs.clock import TICKS_PER_MS
+from prefixgym.envs.cluster import state
+from prefixgym.envs.cluster.profiles import constant_profile
+from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
+from prefixgym.envs.simulation import Simulation
+from prefixgym.envs.view.knowledge import Knowledge
+
+DRAW = RequestDraw(
+    gap=TICKS_PER_MS // 1000,
+    parent_back=0,
+    base_back=0,
+    shared_blocks=0,
+    prompt_tokens=8,
+    output_tokens=8,
+    cacheable=1.0,
+    partial_id=True,
+    slo_class=0,
+)
+
+LEDGER = ("requests", "prefill_requests", "prefill_tokens", "backlog_seconds", "context_tokens")
+
+
+def assert_same(found: NDArray[np.void], expected: NDArray[np.void], where: str = "") -> None:
+    """Equal in every field; NaN equals NaN."""
+    assert found.shape == expected.shape, where
+    for name in expected.dtype.names or ():
+        nan = np.issubdtype(expected.dtype[name], np.floating)
+        equal = np.array_equal(found[name], expected[name], equal_nan=nan)
+        assert equal, f"{where} {name}: found {found[name]}, expected {expected[name]}"
+
+
+def caches(simulation: Simulation, e: int) -> list[list[int | None]]:
+    """For every instance the keys of its blocks without users, least recently used first."""
+    found = []
+    c = simulation.arrays.cluster
+    for i in range(c.status.shape[1]):
+        keys: list[int | None] = []
+        slot = c.instances[e, i]["lru_head"]
+        while slot != state.NONE:
+            key = int(c.slots[e, i, slot]["key"])
+            keys.append(None if key == state.NONE else key)
+            slot = c.slots[e, i, slot]["next"]
+        found.append(keys)
+    return found
+
+
+# --- against the reference --------------------------------------------------------------------
+
+
+@given(cases())
+def test_every_decision_and_outcome_equals_the_reference(case: Case) -> None:
+    expected = play_reference(case)
+    simulation = case.simulation()
+    view = simulation.view
+    for k, decision in enumerate(expected.decisions):
+        where = f"decision {k}:"
+        assert not simulation.done[0], where
+        assert simulation.arrays.episodes["now"][0] == decision.time, where
+        assert simulation.arrays.episodes["row"][0] == decision.row, where
+        assert caches(simulation, 0) == decision.caches, where
+        assert_same(view.requests[0], decision.request, where)
+        assert_same(view.instances[0], decision.instances, where)
+        unused = view.block_ids.shape[1] - len(decision.block_ids)
+        assert view.block_ids[0].tolist() == decision.block_ids + [-1] * unused, where
+        simulation.step(case.actions[:, k])
+    assert simulation.done[0]
+    assert_same(simulation.outcomes(0), expected.outcomes)
+    assert_same(simulation.instance_totals[0], expected.totals)
+    assert caches(simulation, 0) == expected.caches()
+
+
+@given(cases(most_requests=30))
+@settings(max_examples=40)
+def test_state_is_consistent_at_every_decision(case: Case) -> None:
+    expected = play_reference(case)
+    simulation = case.simulation()
+    c, now = simulation.arrays.cluster, 0
+    for k, decision in enumerate(expected.decisions):
+        check_cluster(simulation.arrays.cluster, 0)
+        assert indexed(simulation.arrays.cluster, 0, "reported") == decision.reported
+        episode = simulation.arrays.episodes[0]
+        assert episode["decisions"] == k
+        assert simulation.num_ended[0] + c.environments["in_flight"][0] == k
+        assert episode["now"] >= now
+        now = episode["now"]
+        assert (simulation.arrays.cluster.status["due"] > 2 * now).all()  # all up to now happened
+        simulation.step(case.actions[:, k])
+        c = simulation.arrays.cluster
+    check_cluster(c, 0)
+    outcomes = simulation.outcomes(0)
+    assert sorted(outcomes["row"].tolist()) == list(range(len(case.tapes[0].requests)))
+    assert (np.diff(outcomes["end"]) >= 0).all()
+    assert (outcomes["end"] >= outcomes["arrival"]).all()
+    for name in LEDGER:
+        assert not simulation.view.instances[name].any(), name
+    for name in ("running", "waiting"):
+        assert not c.status[name].any(), name
+    assert c.status["free_blocks"][0].tolist() == c.limits["num_blocks"].tolist()
+
+
+@given(cases())
+@settings(max_examples=50)
+def test_leaps_equal_single_steps(case: Case) -> None:
+    leaping, stepping = case.simulation(), case.simulation(longest_leap=1)
+    for actions in case.actions.T:
+        assert_same(leaping.view.instances, stepping.view.instances)
+        leaping.step(actions)
+        stepping.step(actions)
+    assert_same(leaping.outcomes(0), stepping.outcomes(0))
+    assert_same(leaping.instance_totals, stepping.instance_totals)
+    assert caches(leaping, 0) == caches(stepping, 0)
+
+
+def test_a_follow_up_without_think_time_comes_before_the_next_steps() -> None:
+    # Both first steps end at 1 ms. Row 0 ends with it on instance 1, so that its follow-up arrives
+    # at once, on instance 0, whose next step starts at 1 ms too and has room for it.
+    rows = [
+        replace(DRAW, gap=0, output_tokens=1),
+        replace(DRAW, gap=0),
+        replace(DRAW, gap=0, parent_back=2, output_tokens=1),
+    ]
+    case = Case(
+        ClusterSpec((InstanceSpec(constant_profile(1.0, 1.0), kv_blocks=50),) * 2, 4),
+        Knowledge(),
+        (build_tape(rows, 4),),
+        np.array([[1, 0, 0]]),
+    )
+    simulation = case.simulation()
+    for actions in case.actions.T:
+        simulation.step(actions)
+    assert_same(simulation.outcomes(0), play_reference(case).outcomes)
+    assert simulation.outcomes(0)["ttft"][1] == 0.002  # with one decoding request: 1 + 1 ms
+
+
+# --- against itself ---------------------------------------------------------------------------
+
+
+class Record(NamedTuple):
+    """All that one environment showed in an episode."""
+
+    requests: list[NDArray[np.void]]
+    instances: list[NDArray[np.void]]
+    good: list[int]
+    outcomes: NDArray[np.void]
+    totals: NDArray[np.void]
+    caches: list[list[int | None]]
+
+
+def record(simulation: Simulation, actions: NDArray[np.int64]) -> list[Record]:
+    """Play to the end, actions [E, R]; a record for each environment."""
+    envs = range(simulation.num_envs)
+    requests: list[list[NDArray[np.void]]] = [[] for _ in envs]
+    instances: list[list[NDArray[np.void]]] = [[] for _ in envs]
+    good: list[list[int]] = [[] for _ in envs]
+    while not simulation.done.all():
+        view, running = simulation.view, np.flatnonzero(~simulation.done)
+        for e in running:
+            requests[e].append(view.requests[e].copy())
+            instances[e].append(view.instances[e].copy())
+        decisions = np.minimum(simulation.arrays.episodes["decisions"], actions.shape[1] - 1)
+        simulation.step(actions[envs, decisions])
+        for e in running:
+            good[e].append(int(simulation.good[e]))
+    return [
+        Record(
+            requests[e],
+            instances[e],
+            good[e],
+            simulation.outcomes(e),
+            simulation.instance_totals[e],
+            caches(simulation, e),
+        )
+        for e in envs
+    ]
+
+
+def assert_same_record(found: Record, expected: Record) -> None:
+    assert found.good == expected.good
+    for name in ("requests", "instances"):
+        for a, b in zip(getattr(found, name), getattr(expected, name), strict=True):
+            assert_same(a, b, name)
+    assert_same(found.outcomes, expected.outcomes, "outcomes")
+    assert_same(found.totals, expected.totals, "totals")
+    assert found.caches == expected.caches
+
+
+several = cases(num_tapes=4, most_requests=20)
+
+
+@given(case=several, threads=st.sampled_from([1, 2, 3, 4]))
+@settings(max_examples=30)
+def test_a_batch_equals_its_members_alone(case: Case, threads: int) -> None:
+    batch = case.simulation(threads=threads)
+    found = record(batch, case.actions)
+    batch.close()
+    for e, member in enumerate(found):
+        (alone,) = record(case.simulation(e, e + 1), case.actions[e : e + 1])
+        assert_same_record(member, alone)
+        assert sum(alone.good) == alone.outcomes["good"].sum()
+
+
+@given(case=several, at=st.integers(0, 20))
+@settings(max_examples=30)
+def test_a_snapshot_goes_on_as_it_did(case: Case, at: int) -> None:
+    simulation = case.simulation()
+    for actions in case.actions.T[:at]:
+        simulation.step(actions)
+    snapshot = simulation.snapshot()
+    expected = record(simulation, case.actions)
+    for _ in range(2):  # a snapshot can be used again
+        simulation.restore(snapshot)
+        for found, member in zip(record(simulation, case.actions), expected, strict=True):
+            assert_same_record(found, member)
+
+
+@given(case=several, at=st.integers(0, 20))
+@settings(max_examples=30)
+def test_a_reset_forgets_its_environment_and_touches_no_other(case: Case, at: int) -> None:
+    simulation = case.simulation(0, 3)
+    actions = case.actions[[0, 3, 2]]
+    # Tape 3 takes the place of tape 1 halfway; its requests and blocks may be more than any before.
+    for k in range(min(at, case.actions.shape[1])):
+        simulation.step(case.actions[:3, k])
+    begun = simulation.arrays.episodes["decisions"].copy()
+    simulation.reset([None, 3, None], np.array([False, True, False]))
+    found = record(simulation, actions)
+    (alone,) = record(case.simulation(3, 4), case.actions[3:])
+    assert_same_record(found[1], alone)
+    for e in (0, 2):
+        (alone,) = record(case.simulation(e, e + 1), case.actions[e : e + 1])
+        assert_same(found[e].outcomes, alone.outcomes)
+        assert_same(found[e].totals, alone.totals)
+        assert found[e].good == alone.good[begun[e] :]
+
+
+@given(case=several, first=st.sampled_from([1, 2, 5]))
+@settings(max_examples=30)
+def test_playing_fixed_decisions_equals_stepping(case: Case, first: int) -> None:
+    stepped = record(case.simulation(), case.actions)
+    with patch.object(simulation_module, "_FLIGHTS_AT_FIRST", first):  # it stops to grow, too
+        playing = case.simulation()
+    playing.play(case.actions)
+    for e, expected in enumerate(stepped):
+        assert_same(playing.outcomes(e), expected.outcomes)
+        assert_same(playing.instance_totals[e], expected.totals)
+        assert caches(playing, e) == expected.caches
+
+
+@given(case=several, first=st.sampled_from([1, 2, 5]))
+@settings(max_examples=30)
+def test_room_for_more_requests_in_flight_changes_nothing(case: Case, first: int) -> None:
+    expected = record(case.simulation(), case.actions)
+    with patch.object(simulation_module, "_FLIGHTS_AT_FIRST", first):
+        growing = case.simulation()
+    for found, member in zip(record(growing, case.actions), expected, strict=True):
+        assert_same_record(found, member)
+    check_cluster(growing.arrays.cluster, 0)
+
+
+def test_hundreds_in_flight() -> None:
+    case = Case(
+        ClusterSpec(
+            (InstanceSpec(constant_profile(2.0, 1.0), kv_blocks=50, max_sequences=8),) * 2, 4
+        ),
+        Knowledge(0.01, 0.01),
+        (build_tape([DRAW] * 700, 4), build_tape([DRAW] * 20, 4)),
+        np.random.default_rng(0).integers(0, 2, (2, 700)),
+    )
+    growing = case.simulation()
+    found = record(growing, case.actions)
+    assert growing.arrays.cluster.flights.shape[1] > 700
+    check_cluster(growing.arrays.cluster, 0)
+    with patch.object(simulation_module, "_FLIGHTS_AT_FIRST", 1024):
+        for member, expected in zip(record(case.simulation(), case.actions), found, strict=True):
+            assert_same_record(member, expected)
+    reference = play_reference(case)
+    assert_same(found[0].outcomes, reference.outcomes)
