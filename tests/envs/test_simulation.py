@@ -1,24 +1,27 @@
 """The compiled simulation: equal to a plain one to the last bit, and to itself however it runs."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from cluster_invariants import check_cluster, indexed
-from hypothesis import given, settings
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from random_cases import Case, RequestDraw, build_tape, cases
-from reference_simulation import play_reference
+from reference_simulation import ReferenceSimulation, play_reference
 
 from prefixgym.envs import simulation as simulation_module
 from prefixgym.envs.clock import TICKS_PER_MS
 from prefixgym.envs.cluster import state
 from prefixgym.envs.cluster.profiles import constant_profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
-from prefixgym.envs.simulation import Simulation
+from prefixgym.envs.simulation import FINISHED, Simulation
 from prefixgym.envs.view.knowledge import Knowledge
+from prefixgym.envs.workload.tape import NO_ROW
 
 DRAW = RequestDraw(
     gap=TICKS_PER_MS // 1000,
@@ -124,6 +127,57 @@ def test_leaps_equal_single_steps(case: Case) -> None:
     assert_same(leaping.outcomes(0), stepping.outcomes(0))
     assert_same(leaping.instance_totals, stepping.instance_totals)
     assert caches(leaping, 0) == caches(stepping, 0)
+
+
+def preempts(episode: ReferenceSimulation) -> bool:
+    return bool(episode.totals["preemptions"].any())
+
+
+def rejects(episode: ReferenceSimulation) -> bool:
+    return any(request.rejected for request in episode.ended)
+
+
+def prefills_in_chunks_after_a_hit(episode: ReferenceSimulation) -> bool:
+    budget = max(engine.max_batched_tokens for engine in episode.engines)
+    return any(
+        0 < outcome["hit_tokens"] < outcome["prompt_tokens"] - budget
+        for outcome in episode.outcomes
+    )
+
+
+def hits_what_decoding_filled(episode: ReferenceSimulation) -> bool:
+    rows, parent = episode.tape.requests, episode.tape.requests["parent"]
+    return any(
+        parent[outcome["row"]] != NO_ROW
+        and outcome["hit_tokens"] > rows["prompt_tokens"][parent[outcome["row"]]]
+        for outcome in episode.outcomes
+    )
+
+
+def promises_a_hit_in_vain(episode: ReferenceSimulation) -> bool:
+    promised = {
+        decision.row: decision.instances["hit_tokens"][action]
+        for decision, action in zip(episode.decisions, episode.actions, strict=False)
+    }
+    return any(
+        outcome["hit_tokens"] < promised[outcome["row"]] and outcome["status"] == FINISHED
+        for outcome in episode.outcomes
+    )
+
+
+@pytest.mark.parametrize(
+    "reached",
+    [
+        preempts,
+        rejects,
+        prefills_in_chunks_after_a_hit,
+        hits_what_decoding_filled,
+        promises_a_hit_in_vain,
+    ],
+)
+def test_random_cases_reach_the_corners(reached: Callable[[ReferenceSimulation], bool]) -> None:
+    enough = settings(max_examples=300, phases=[Phase.generate], database=None)
+    assert find(cases(), lambda case: reached(play_reference(case)), settings=enough)
 
 
 def test_a_follow_up_without_think_time_comes_before_the_next_steps() -> None:
