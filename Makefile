@@ -25,7 +25,7 @@ test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 bench: build/installed
-	$(BIN)/prefixgym bench $(BENCH_ARGS)
+	$(BIN)/prefixgym bench --page docs/benchmarks.md $(BENCH_ARGS)
 
 lint: build/installed
 	$(BIN)/python -m ruff check

@@ -340,6 +340,48 @@ def _print_tables(tables: "Sequence[Table]") -> None:
         console.print(table.rich())
 
 
+@app.command()
+def bench(
+    trace: Annotated[
+        Path | None, typer.Option(help="Mooncake trace of the replay; skipped where it is absent.")
+    ] = None,
+    peer: Annotated[
+        bool, typer.Option(help="Install NVIDIA Dynamo (75 MB) in runs/peers and measure it too.")
+    ] = True,
+    page: Annotated[
+        Path | None, typer.Option(help="Also write the figures there, docs/benchmarks.md say.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure the simulator's speed beside named peers, about three minutes."""
+    from prefixgym.experiments.bench.dynamo_peer import install
+    from prefixgym.experiments.bench.report import markdown, measure, shown
+    from prefixgym.experiments.bench.speed import TRACE, machine
+
+    recorded = trace or (TRACE if TRACE.exists() else None)
+    peer_python = None
+    if recorded is not None and peer:
+        folder = RUNS / "peers" / "dynamo"
+        peer_python = folder / "bin" / "python"
+        if not peer_python.exists():
+            typer.echo("installing the peer: ai-dynamo-runtime", err=True)
+            peer_python = install(folder)
+    found = measure(recorded, peer_python, lambda what: typer.echo(f"measuring: {what}", err=True))
+    if page is not None:
+        page.write_text(markdown(found), encoding="utf-8")
+    if as_json:
+        _print_json({"machine": machine(), "measurements": [vars(item) for item in found]})
+        return
+    typer.echo(machine())
+    for item in found:
+        wanted = (
+            f"  wanted {item.wanted}: {'met' if item.met else 'NOT met'}" if item.wanted else ""
+        )
+        typer.echo(f"  {item.what:<62} {shown(item):>22}{wanted}")
+    if recorded is None:
+        typer.echo(f"left out: the trace replay, no trace at {TRACE} (use --trace)")
+
+
 def main() -> None:
     """Entry point of the console script."""
     app()
