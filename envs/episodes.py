@@ -5,18 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from prefixgym.envs.decisions import SimulationArrays, reset_range, step_range
 from prefixgym.envs.jit import borrowed, kernel
 from prefixgym.envs.observation import INSTANCE_FIELDS, REQUEST_FIELDS, instance_constants
 from prefixgym.envs.observation import write_observation as write_observation_of
 from prefixgym.envs.reward import make_reward
 from prefixgym.envs.scenarios.registry import load_scenario
 from prefixgym.envs.scenarios.schema import Scenario
-from prefixgym.envs.simulation import (
-    Simulation,
-    SimulationArrays,
-    reset_range,
-    step_range,
-)
+from prefixgym.envs.simulation import Simulation
 
 Observation = dict[str, NDArray[np.float32]]
 

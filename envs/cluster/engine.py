@@ -24,15 +24,14 @@ findable (vLLM keeps both).
 import numpy as np
 
 from prefixgym.envs.clock import NEVER
-from prefixgym.envs.cluster.block_cache import (
-    append_to_lru,
-    erase_slot,
-    find_slot,
-    insert_slot,
-    remove_from_lru,
-    reset_cache,
+from prefixgym.envs.cluster.block_cache import find_slot, remove_from_lru, reset_cache
+from prefixgym.envs.cluster.block_index import reset_index
+from prefixgym.envs.cluster.request_blocks import (
+    publish_blocks,
+    release_blocks,
+    take_block,
+    tokens_per_block,
 )
-from prefixgym.envs.cluster.block_index import add_holder, remove_holder, reset_index
 from prefixgym.envs.cluster.state import (
     DECODE_LEAP,
     END,
@@ -55,63 +54,6 @@ from prefixgym.envs.jit import kernel
 _NO_STEP = np.iinfo(np.int64).max
 
 
-# --- blocks -----------------------------------------------------------------------------------
-
-
-@kernel
-def _note_change(c: ClusterArrays, e: int, i: int, key: int) -> None:
-    """Remember that instance i stored or evicted block `key` since its last report."""
-    count = c.instances[e, i].num_changes
-    if count < c.changes.shape[2]:
-        c.changes[e, i, count] = key
-    c.instances[e, i].num_changes = min(count + 1, c.changes.shape[2] + 1)
-
-
-@kernel
-def _take_block(c: ClusterArrays, e: int, i: int, q: int) -> None:
-    """Give flight q one more block: the least recently used one that no request uses."""
-    instance, slots = c.instances[e, i], c.slots[e, i]
-    slot = instance.lru_head
-    remove_from_lru(instance, slots, slot)
-    key = slots[slot].key
-    if key != NONE:
-        erase_slot(slots, c.slot_table[e, i], slot)
-        remove_holder(c, e, key, i)
-        _note_change(c, e, i, key)
-    slots[slot].users = 1
-    flight = c.flights[e, q]
-    c.flight_slots[e, q, flight.num_slots] = slot
-    flight.num_slots += 1
-    c.status[e, i].free_blocks -= 1
-
-
-@kernel
-def _publish_blocks(c: ClusterArrays, e: int, i: int, q: int, full_blocks: int) -> None:
-    """Make the first `full_blocks` blocks of flight q findable, as far as they have an id."""
-    flight, slots = c.flights[e, q], c.slots[e, i]
-    last = min(full_blocks, flight.cacheable)
-    for j in range(flight.published, last):
-        key = c.flight_blocks[e, q, j]
-        if add_holder(c, e, key, i):
-            insert_slot(slots, c.slot_table[e, i], c.flight_slots[e, q, j], key)
-            _note_change(c, e, i, key)
-    flight.published = max(flight.published, last)
-
-
-@kernel
-def _release_blocks(c: ClusterArrays, e: int, i: int, q: int) -> None:
-    """Flight q uses its blocks no more; they become evictable, the tail first."""
-    flight, slots = c.flights[e, q], c.slots[e, i]
-    for j in range(flight.num_slots - 1, -1, -1):
-        slot = c.flight_slots[e, q, j]
-        slots[slot].users -= 1
-        if slots[slot].users == 0:
-            append_to_lru(c.instances[e, i], slots, slot)
-            c.status[e, i].free_blocks += 1
-    flight.num_slots = 0
-    flight.published = 0
-
-
 # --- requests ---------------------------------------------------------------------------------
 
 
@@ -130,11 +72,9 @@ def _end_flight(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
     """The last token of flight q is out."""
     flight = c.flights[e, q]
     flight.end = time
-    computed = (
-        flight.prompt_tokens + flight.output_tokens - 1
-    )  # the last token is never computed on
-    _publish_blocks(c, e, i, q, computed // _block_size(c))
-    _release_blocks(c, e, i, q)
+    computed = flight.prompt_tokens + flight.output_tokens - 1  # nothing is computed on the last
+    publish_blocks(c, e, i, q, computed // tokens_per_block(c))
+    release_blocks(c, e, i, q)
     _emit(c, e, q, END, time)
 
 
@@ -155,7 +95,7 @@ def _start_decoding(c: ClusterArrays, e: int, i: int, b: int) -> None:
 def _find_event_step(c: ClusterArrays, e: int, i: int, b: int, computed: int) -> None:
     """Set the step at which decoding entry b, with `computed` tokens now, ends or needs a block."""
     entry, instance = c.running[e, i, b], c.instances[e, i]
-    room = c.flights[e, entry.flight].num_slots * _block_size(c) - computed
+    room = c.flights[e, entry.flight].num_slots * tokens_per_block(c) - computed
     entry.event_step = min(entry.end_step, instance.steps + room)
     instance.next_step = min(instance.next_step, entry.event_step)
 
@@ -183,9 +123,9 @@ def _preempt_last(c: ClusterArrays, e: int, i: int) -> None:
         instance.context -= computed
         instance.decoding -= 1
         # A block that decoding has just filled is offered before it is given up.
-        _publish_blocks(c, e, i, q, computed // _block_size(c))
+        publish_blocks(c, e, i, q, computed // tokens_per_block(c))
     status.running = b
-    _release_blocks(c, e, i, q)
+    release_blocks(c, e, i, q)
     flight.computed = 0
     flight.target = flight.prompt_tokens + flight.generated
     flight.next = instance.waiting_head
@@ -200,15 +140,10 @@ def _preempt_last(c: ClusterArrays, e: int, i: int) -> None:
 
 
 @kernel
-def _block_size(c: ClusterArrays) -> int:
-    return c.limits[0].block_size
-
-
-@kernel
 def _keep_running(c: ClusterArrays, e: int, i: int) -> bool:
     """Blocks for the next tokens of running requests. False if one had to be preempted for them."""
     status, instance = c.status[e, i], c.instances[e, i]
-    block_size = _block_size(c)
+    block_size = tokens_per_block(c)
     preempted = False
     if instance.steps >= instance.next_step:
         instance.next_step = _NO_STEP
@@ -224,8 +159,8 @@ def _keep_running(c: ClusterArrays, e: int, i: int) -> bool:
                 if b >= instance.decoding:
                     break  # b itself was the last
                 computed, q = _computed(c, e, i, b), c.running[e, i, b].flight
-                _publish_blocks(c, e, i, q, computed // block_size)
-                _take_block(c, e, i, q)
+                publish_blocks(c, e, i, q, computed // block_size)
+                take_block(c, e, i, q)
                 _find_event_step(c, e, i, b, computed)
             b += 1
     if status.running > instance.decoding:  # a prompt is partly computed; it is the last entry
@@ -240,8 +175,8 @@ def _keep_running(c: ClusterArrays, e: int, i: int) -> bool:
             preempted = True
         else:
             for _ in range(needed):
-                _take_block(c, e, i, entry.flight)
-            _publish_blocks(c, e, i, entry.flight, total // block_size)
+                take_block(c, e, i, entry.flight)
+            publish_blocks(c, e, i, entry.flight, total // block_size)
     return not preempted
 
 
@@ -249,7 +184,7 @@ def _keep_running(c: ClusterArrays, e: int, i: int) -> bool:
 def _admit(c: ClusterArrays, e: int, i: int, budget: int) -> int:
     """Admit the first waiting request if blocks allow: the tokens it takes, 0 if it stays."""
     status, instance, slots = c.status[e, i], c.instances[e, i], c.slots[e, i]
-    block_size = _block_size(c)
+    block_size = tokens_per_block(c)
     q = instance.waiting_head
     flight = c.flights[e, q]
     reusable = min(flight.cacheable, (flight.target - 1) // block_size)
@@ -275,8 +210,8 @@ def _admit(c: ClusterArrays, e: int, i: int, budget: int) -> int:
     flight.num_slots = hits
     flight.published = hits
     for _ in range(needed):
-        _take_block(c, e, i, q)
-    _publish_blocks(c, e, i, q, total // block_size)
+        take_block(c, e, i, q)
+    publish_blocks(c, e, i, q, total // block_size)
     if flight.hit_tokens == NONE:
         flight.hit_tokens = hits * block_size
     flight.computed = hits * block_size
@@ -482,7 +417,7 @@ def enqueue(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
     A request that could never fit into the instance's memory is rejected at once.
     """
     status, instance, flight = c.status[e, i], c.instances[e, i], c.flights[e, q]
-    block_size = _block_size(c)
+    block_size = tokens_per_block(c)
     flight.first_token = NEVER
     flight.end = NEVER
     flight.generated = 0

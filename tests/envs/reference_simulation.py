@@ -17,7 +17,8 @@ from reference_engine import Event, ReferenceEngine, Request
 from prefixgym.envs.clock import TICKS_PER_SECOND, to_seconds, to_ticks
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.cluster.step_time import step_ticks
-from prefixgym.envs.simulation import FINISHED, INSTANCE_TOTALS, OUTCOME, REJECTED
+from prefixgym.envs.decisions import FINISHED, OUTCOME, REJECTED
+from prefixgym.envs.simulation import INSTANCE_TOTALS
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.view.knowledge import Knowledge
 from prefixgym.envs.view.view import INSTANCE_VIEW, REQUEST_VIEW

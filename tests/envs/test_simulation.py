@@ -19,7 +19,8 @@ from prefixgym.envs.clock import TICKS_PER_MS
 from prefixgym.envs.cluster import state
 from prefixgym.envs.cluster.profiles import constant_profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
-from prefixgym.envs.simulation import FINISHED, Simulation
+from prefixgym.envs.decisions import FINISHED
+from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.view.knowledge import Knowledge
 from prefixgym.envs.workload.tape import NO_ROW
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prefixgym.envs.cluster.profiles import CompactModel
 from prefixgym.envs.workload.tape import NO_ROW
 from prefixgym.experiments.bench import silicon
 from prefixgym.experiments.bench.silicon import ClosedLoop, compare, read_runs, summarize
@@ -50,6 +51,8 @@ def test_one_client_alone_is_the_step_model(tmp_path: Path) -> None:
     (run,) = read_runs(write(tmp_path, HEADER + f"2.0,1000,101,1.0,15,{QWEN}\n"))
     row = compare([run], rounds=3).row(0, named=True)
     model = run.profile().step_model
+    assert isinstance(model, CompactModel)
+    assert model.linear_table is not None
     d0, d1, d2 = model.decode_attention
     # 100 decode steps of one sequence, each after the one that wrote token 1,001, 1,002, …
     context = 1000 + np.arange(1, 101).mean()

@@ -1,0 +1,337 @@
+"""From decision to decision: the course of one environment, and of ranges of environments.
+
+Everything up to the next arrival happens, in order of time over all instances; the view presents
+the request that arrived; once routed, it is booked and joins its instance's queue. After the last
+request the cluster drains.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prefixgym.envs.clock import NEVER, TICKS_PER_SECOND
+from prefixgym.envs.cluster import state
+from prefixgym.envs.cluster.engine import (
+    enqueue,
+    next_due,
+    process_event,
+    reset_cluster,
+    return_flight,
+    take_flight,
+)
+from prefixgym.envs.follow_ups import pop, push
+from prefixgym.envs.jit import borrowed, kernel
+from prefixgym.envs.view import arrays as view_arrays
+from prefixgym.envs.view.decision import booked_prefill, present_request, reset_view
+from prefixgym.envs.view.ledger import book, note_end, note_first_token
+from prefixgym.envs.view.reports import first_publication, publish_until
+from prefixgym.envs.workload.tape import NO_ROW
+
+EPISODE = np.dtype(
+    [
+        ("now", np.int64),  # ticks: arrival of the current request
+        ("next_publication", np.int64),  # ticks
+        ("num_requests", np.int32),  # rows of the tape
+        ("cursor", np.int32),  # first root of the tape that has not arrived
+        ("row", np.int32),  # current request, NO_ROW when all have been routed
+        ("num_pending", np.int32),  # follow-ups whose arrival is known
+        ("num_ids", np.int32),  # block ids of the current request in the view
+        ("instant_follow_ups", np.int32),  # 1 if some follow-up of the tape has no think time
+        ("unseen", np.int32),  # 1 if decisions are fixed in advance: no view is kept
+        ("decisions", np.int32),
+        ("ended", np.int32),  # requests that finished or were rejected
+        ("good", np.int32),  # of those since the last decision, how many met their objectives
+        ("done", np.int32),
+    ],
+    align=True,
+)
+
+OBJECTIVE = np.dtype([("ttft", np.int64), ("tpot", np.int64)], align=True)
+
+FINISHED, REJECTED = range(2)
+
+OUTCOME = np.dtype(
+    [
+        ("arrival", np.float64),  # s since the episode's start
+        ("ttft", np.float64),  # s, NaN if rejected
+        ("tpot", np.float64),  # s per token after the first; 0 for single-token answers
+        ("end", np.float64),  # s since the episode's start
+        ("prompt_tokens", np.int32),
+        ("output_tokens", np.int32),
+        ("hit_tokens", np.int32),  # found cached when the request was admitted first
+        ("instance", np.int32),
+        ("session", np.int32),
+        ("slo_class", np.int32),
+        ("row", np.int32),  # of the tape
+        ("status", np.int32),  # FINISHED or REJECTED
+        ("good", np.int32),  # 1 if the request met its objectives
+    ],
+    align=True,
+)
+
+
+class SimulationArrays(NamedTuple):
+    """Everything that a kernel may need. E environments, R requests an episode, U runs."""
+
+    cluster: state.ClusterArrays
+    knowledge: view_arrays.ViewArrays
+    frontend: NDArray[np.int64]  # [1], ticks of latency outside the engine
+    objectives: NDArray[np.void]  # OBJECTIVE [slo classes]
+    tapes: NDArray[np.void]  # REQUEST [E, R]
+    runs: NDArray[np.void]  # RUN [E, U]
+    episodes: NDArray[np.void]  # EPISODE [E]
+    pending: NDArray[np.void]  # PENDING [E, P], a binary heap
+    outcomes: NDArray[np.void]  # OUTCOME [E, R], or [E, 0] if not recorded
+
+
+@kernel
+def _next_arrival(s: SimulationArrays, e: int) -> int:
+    """Ticks of the next arrival that is known by now, NEVER if none is."""
+    episode = s.episodes[e]
+    time = NEVER
+    if episode.cursor < episode.num_requests:
+        time = s.tapes[e, episode.cursor].arrival
+    if episode.num_pending > 0:
+        time = min(time, s.pending[e, 0].time)
+    return time
+
+
+@kernel
+def _skip_follow_ups(s: SimulationArrays, e: int) -> None:
+    """Move the cursor to the next root."""
+    episode = s.episodes[e]
+    while episode.cursor < episode.num_requests and s.tapes[e, episode.cursor].parent != NO_ROW:
+        episode.cursor += 1
+
+
+@kernel
+def _resolve(s: SimulationArrays, e: int, q: int) -> None:
+    """Flight q has ended: judge it, record it, release its follow-ups and its record."""
+    episode, flight = s.episodes[e], s.cluster.flights[e, q]
+    request = s.tapes[e, flight.row]
+    objective = s.objectives[request.slo_class]
+    ttft = flight.first_token - flight.arrival + s.frontend[0]
+    decoding = flight.end - flight.first_token
+    met = (
+        flight.rejected == 0
+        and ttft <= objective.ttft
+        and decoding <= objective.tpot * (flight.output_tokens - 1)
+    )
+    if s.outcomes.shape[1] > 0:
+        outcome = s.outcomes[e, episode.ended]
+        outcome.arrival = flight.arrival / TICKS_PER_SECOND
+        outcome.ttft = ttft / TICKS_PER_SECOND if flight.rejected == 0 else np.nan
+        outcome.tpot = 0.0
+        if flight.rejected == 0 and flight.output_tokens > 1:
+            outcome.tpot = decoding / TICKS_PER_SECOND / (flight.output_tokens - 1)
+        outcome.end = flight.end / TICKS_PER_SECOND
+        outcome.prompt_tokens = flight.prompt_tokens
+        outcome.output_tokens = flight.output_tokens
+        outcome.hit_tokens = flight.hit_tokens
+        outcome.instance = flight.instance
+        outcome.session = request.session
+        outcome.slo_class = request.slo_class
+        outcome.row = flight.row
+        outcome.status = REJECTED if flight.rejected else FINISHED
+        outcome.good = met
+    episode.ended += 1
+    episode.good += met
+    child = request.first_child
+    while child != NO_ROW:
+        time = flight.end + s.tapes[e, child].arrival
+        push(s.pending[e], episode.num_pending, time, child)
+        episode.num_pending += 1
+        child = s.tapes[e, child].next_sibling
+    return_flight(s.cluster, e, q)
+
+
+@kernel
+def _take_events(s: SimulationArrays, e: int) -> None:
+    """What clients have just seen reaches the router's ledger."""
+    environment = s.cluster.environments[e]
+    for k in range(environment.num_events):
+        event = s.cluster.events[e, k]
+        flight = s.cluster.flights[e, event.flight]
+        if not s.episodes[e].unseen:
+            if event.kind == state.FIRST_TOKEN:
+                note_first_token(s.knowledge, e, flight.instance, event.flight)
+            else:
+                note_end(s.knowledge, e, flight.instance, event.flight, flight.prompt_tokens)
+        if event.kind == state.END:
+            _resolve(s, e, event.flight)
+    environment.num_events = 0
+
+
+@kernel
+def _expand_ids(s: SimulationArrays, e: int, row: int, count: int, ids: NDArray[np.int64]) -> None:
+    """Write the first `count` block ids of request `row`."""
+    k, written = s.tapes[e, row].first_run, 0
+    while written < count:
+        run = s.runs[e, k]
+        length = min(run.count, count - written)
+        for j in range(length):
+            ids[written + j] = run.start + j
+        written += length
+        k += 1
+
+
+@kernel
+def _run_until_arrival(s: SimulationArrays, e: int) -> int:
+    """Let everything up to the next arrival happen; ticks of that arrival, NEVER if none comes."""
+    c, v, episode = s.cluster, s.knowledge, s.episodes[e]
+    time = _next_arrival(s, e)
+    while True:
+        i = next_due(c, e)
+        due = c.status[e, i].due
+        if due > 2 * time or due == state.NEVER_DUE:
+            break
+        if 2 * episode.next_publication < due:
+            publish_until(c, v, e, (due - 1) // 2)
+            episode.next_publication = first_publication(v, e)
+        process_event(c, e, i)
+        if c.environments[e].num_events > 0:
+            _take_events(s, e)
+            time = _next_arrival(s, e)
+        due = c.status[e, i].due
+        # Nothing can come between the end of a step and the next one, except a request that follows
+        # at once on another that ends elsewhere at this very instant.
+        if (
+            c.status[e, i].mode == state.READY
+            and due < 2 * min(time, episode.next_publication)
+            and not episode.instant_follow_ups
+        ):
+            process_event(c, e, i)
+    if episode.next_publication <= time < NEVER:
+        publish_until(c, v, e, time)
+        episode.next_publication = first_publication(v, e)
+    return time
+
+
+@kernel
+def _advance(s: SimulationArrays, e: int) -> None:
+    """Go to the next arrival and present the request; without one, the episode is over."""
+    episode, shown = s.episodes[e], s.knowledge.requests[e]
+    time = _run_until_arrival(s, e)
+    if time == NEVER:
+        episode.row = NO_ROW
+        episode.done = 1
+        return
+    if episode.num_pending > 0 and s.pending[e, 0].time == time:
+        row = pop(s.pending[e], episode.num_pending)
+        episode.num_pending -= 1
+    else:
+        row = episode.cursor
+        episode.cursor += 1
+        _skip_follow_ups(s, e)
+    request = s.tapes[e, row]
+    gap = time - episode.now if episode.decisions > 0 else 0
+    episode.row = row
+    episode.now = time
+    if episode.unseen:
+        return
+    ids = s.knowledge.block_ids[e]
+    _expand_ids(s, e, row, request.num_blocks, ids)
+    for j in range(request.num_blocks, episode.num_ids):
+        ids[j] = NO_ROW
+    episode.num_ids = request.num_blocks
+    shown.gap = gap / TICKS_PER_SECOND
+    shown.time = time / TICKS_PER_SECOND
+    shown.prompt_tokens = request.prompt_tokens
+    shown.num_blocks = request.num_blocks
+    shown.session = request.session
+    shown.slo_class = request.slo_class
+    shown.slo_ttft = s.objectives[request.slo_class].ttft / TICKS_PER_SECOND
+    shown.slo_tpot = s.objectives[request.slo_class].tpot / TICKS_PER_SECOND
+    shown.index = episode.decisions
+    present_request(s.cluster, s.knowledge, e)
+
+
+@kernel
+def _dispatch(s: SimulationArrays, e: int, i: int) -> None:
+    """The current request goes to instance i."""
+    c, v, episode = s.cluster, s.knowledge, s.episodes[e]
+    q = take_flight(c, e)
+    request, flight = s.tapes[e, episode.row], c.flights[e, q]
+    flight.arrival = episode.now
+    flight.prompt_tokens = request.prompt_tokens
+    flight.output_tokens = request.output_tokens
+    flight.cacheable = request.cacheable_blocks
+    flight.row = episode.row
+    _expand_ids(s, e, episode.row, request.cacheable_blocks, c.flight_blocks[e, q])
+    if not episode.unseen:
+        new_tokens = request.prompt_tokens - v.instances[e, i].hit_tokens
+        book(v, e, i, q, new_tokens, booked_prefill(c, v, e, i))
+    enqueue(c, e, i, q, episode.now)
+    _take_events(s, e)
+    episode.decisions += 1
+
+
+@kernel
+def step_environment(s: SimulationArrays, e: int, action: int) -> None:
+    """One decision of environment e, and everything up to the next one."""
+    s.episodes[e].good = 0
+    _dispatch(s, e, action)
+    _advance(s, e)
+
+
+@kernel
+def reset_environment(s: SimulationArrays, e: int) -> None:
+    """Environment e at the first decision of the tape in its row."""
+    episode = s.episodes[e]
+    episode.now = 0
+    episode.cursor = 0
+    episode.row = NO_ROW
+    episode.num_pending = 0
+    episode.decisions = 0
+    episode.ended = 0
+    episode.good = 0
+    episode.done = 0
+    episode.num_ids = s.knowledge.block_ids.shape[1]  # rows of the view may hold anything yet
+    episode.unseen = 0
+    reset_cluster(s.cluster, e)
+    reset_view(s.knowledge, e)
+    episode.next_publication = first_publication(s.knowledge, e)
+    _skip_follow_ups(s, e)
+    _advance(s, e)
+
+
+@kernel
+def _most_in_flight(s: SimulationArrays, first: int, last: int) -> int:
+    most = 0
+    for e in range(first, last):
+        most = max(most, s.cluster.environments[e].in_flight)
+    return most
+
+
+@kernel
+def step_range(s: SimulationArrays, first: int, last: int, actions: NDArray[np.int64]) -> int:
+    """Step environments first … last - 1 that are not done; returns the most requests in flight."""
+    s = borrowed(s)
+    for e in range(first, last):
+        if not s.episodes[e].done:
+            step_environment(s, e, actions[e])
+    return _most_in_flight(s, first, last)
+
+
+@kernel
+def play_range(s: SimulationArrays, first: int, last: int, actions: NDArray[np.int64]) -> int:
+    """Play episodes, just reset, of fixed decisions [E, R]; stops where flight records run out."""
+    s = borrowed(s)
+    room = s.cluster.flights.shape[1]
+    for e in range(first, last):
+        episode = s.episodes[e]
+        episode.unseen = 1
+        while not episode.done and s.cluster.environments[e].in_flight < room:
+            step_environment(s, e, actions[e, episode.decisions])
+    return _most_in_flight(s, first, last)
+
+
+@kernel
+def reset_range(s: SimulationArrays, first: int, last: int, chosen: NDArray[np.bool_]) -> int:
+    """Reset the chosen ones of environments first … last - 1."""
+    s = borrowed(s)
+    for e in range(first, last):
+        if chosen[e]:
+            reset_environment(s, e)
+    return 0
