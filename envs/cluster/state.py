@@ -5,14 +5,14 @@ kernels of `block_cache`, `block_index` and `engine` change these arrays in plac
 snapshot of the cluster.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.clock import NEVER
 from prefixgym.envs.cluster.spec import ClusterSpec
-from prefixgym.envs.memory import zeros
+from prefixgym.envs.memory import zeros_together
 
 MAX_INSTANCES = 64
 """Holders of a block are the bits of one 64-bit word."""
@@ -213,49 +213,57 @@ def allocate(
     grid = (num_envs, num_instances)
     # Stale reports can keep as many ids again as are held.
     known_blocks = sum(blocks) * (2 if journal else 1)
+    arrays = zeros_together(
+        {
+            "status": (grid, STATUS),
+            "instances": (grid, INSTANCE),
+            "environments": ((num_envs,), ENVIRONMENT),
+            "running": ((*grid, int(limits["max_sequences"].max())), RUNNING),
+            "slots": ((*grid, max(blocks)), SLOT),
+            "slot_table": ((*grid, _power_of_two(2 * max(blocks))), np.int32),
+            "holders": ((num_envs, known_blocks), HOLDERS),
+            "holders_table": ((num_envs, _power_of_two(2 * known_blocks)), np.int32),
+            "changes": ((*grid, journal), np.int64),
+        }
+    )
+    cost = [
+        instance.profile.step_cost(count * spec.block_size)
+        for instance, count in zip(spec.instances, blocks, strict=True)
+    ]
     return ClusterArrays(
-        cost=np.array(
-            [
-                instance.profile.step_cost(count * spec.block_size)
-                for instance, count in zip(spec.instances, blocks, strict=True)
-            ]
-        ),
+        cost=np.array(cost),
         limits=limits,
-        status=zeros(grid, STATUS),
-        instances=zeros(grid, INSTANCE),
-        slots=zeros((*grid, max(blocks)), SLOT),
-        slot_table=zeros((*grid, _power_of_two(2 * max(blocks))), np.int32),
-        holders=zeros((num_envs, known_blocks), HOLDERS),
-        holders_table=zeros((num_envs, _power_of_two(2 * known_blocks)), np.int32),
-        changes=zeros((*grid, journal), np.int64),
-        running=zeros((*grid, int(limits["max_sequences"].max())), RUNNING),
-        environments=zeros((num_envs,), ENVIRONMENT),
-        flights=zeros((num_envs, num_flights), FLIGHT),
-        flight_blocks=zeros((num_envs, num_flights, blocks_per_flight), np.int64),
-        flight_slots=zeros((num_envs, num_flights, blocks_per_flight), np.int32),
-        events=zeros((num_envs, 2 * num_flights), EVENT),
+        **arrays,
+        **_flight_arrays(num_envs, num_flights, blocks_per_flight),
+    )
+
+
+def _flight_arrays(num_envs: int, num_flights: int, num_blocks: int) -> dict[str, NDArray[Any]]:
+    return zeros_together(
+        {
+            "flights": ((num_envs, num_flights), FLIGHT),
+            "flight_blocks": ((num_envs, num_flights, num_blocks), np.int64),
+            "flight_slots": ((num_envs, num_flights, num_blocks), np.int32),
+            "events": ((num_envs, 2 * num_flights), EVENT),
+        }
     )
 
 
 def grow_flights(arrays: ClusterArrays, num_flights: int, blocks_per_flight: int) -> ClusterArrays:
     """The same state with room for more requests in flight, or for longer ones."""
     num_envs, old_flights, old_blocks = arrays.flight_blocks.shape
-    flights = zeros((num_envs, num_flights), FLIGHT)
+    grown = _flight_arrays(num_envs, num_flights, blocks_per_flight)
+    flights = grown["flights"]
     flights[:, :old_flights] = arrays.flights
-    flight_blocks = zeros((num_envs, num_flights, blocks_per_flight), np.int64)
-    flight_blocks[:, :old_flights, :old_blocks] = arrays.flight_blocks
-    flight_slots = zeros((num_envs, num_flights, blocks_per_flight), np.int32)
-    flight_slots[:, :old_flights, :old_blocks] = arrays.flight_slots
-    events = zeros((num_envs, 2 * num_flights), EVENT)
-    events[:, : 2 * old_flights] = arrays.events
+    grown["flight_blocks"][:, :old_flights, :old_blocks] = arrays.flight_blocks
+    grown["flight_slots"][:, :old_flights, :old_blocks] = arrays.flight_slots
+    grown["events"][:, : 2 * old_flights] = arrays.events
     # New records go in front of the list of unused ones.
     if num_flights > old_flights:
         flights["next"][:, old_flights:-1] = np.arange(old_flights + 1, num_flights)
         flights["next"][:, -1] = arrays.environments["free_flight"]
         arrays.environments["free_flight"] = old_flights
-    return arrays._replace(
-        flights=flights, flight_blocks=flight_blocks, flight_slots=flight_slots, events=events
-    )
+    return arrays._replace(**grown)
 
 
 NEVER_DUE = 2 * (NEVER // 2)

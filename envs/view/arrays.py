@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.clock import to_ticks
+from prefixgym.envs.memory import zeros_together
 from prefixgym.envs.view.knowledge import Knowledge
 from prefixgym.envs.view.view import INSTANCE_VIEW, REQUEST_VIEW
 
@@ -43,15 +44,18 @@ def allocate(
     intervals = np.zeros(1, INTERVALS)
     intervals["report"] = to_ticks(knowledge.report_interval)
     intervals["poll"] = to_ticks(knowledge.telemetry_interval)
-    return ViewArrays(
-        intervals=intervals,
-        requests=np.zeros(num_envs, REQUEST_VIEW),
-        block_ids=np.full((num_envs, num_blocks), -1, np.int64),
-        instances=np.zeros((num_envs, num_instances), INSTANCE_VIEW),
-        sources=np.zeros((num_envs, num_instances), SOURCE),
-        bookings=np.zeros((num_envs, num_flights), BOOKING),
-        depths=np.zeros((num_envs, num_instances), np.int64),
+    arrays = zeros_together(
+        {
+            "requests": ((num_envs,), REQUEST_VIEW),
+            "instances": ((num_envs, num_instances), INSTANCE_VIEW),
+            "sources": ((num_envs, num_instances), SOURCE),
+            "depths": ((num_envs, num_instances), np.int64),
+            "block_ids": ((num_envs, num_blocks), np.int64),
+            "bookings": ((num_envs, num_flights), BOOKING),
+        }
     )
+    arrays["block_ids"][:] = -1
+    return ViewArrays(intervals=intervals, **arrays)
 
 
 def grow(arrays: ViewArrays, num_flights: int, num_blocks: int) -> ViewArrays:
