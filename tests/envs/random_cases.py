@@ -19,9 +19,8 @@ from prefixgym.envs.workload.validate import validate
 SLOS = (Slo(ttft=0.05, tpot=0.02), Slo(ttft=0.004, tpot=0.002))
 
 # Steps of whole milliseconds, with arrivals at whole milliseconds, make many things happen at once.
-PROFILES: Sequence[Profile] = (
-    constant_profile(1.0, 1.0),
-    constant_profile(3.0, 2.0),
+WHOLE_MS: Sequence[Profile] = (constant_profile(1.0, 1.0), constant_profile(3.0, 2.0))
+CALIBRATED: Sequence[Profile] = (
     profile("llama-3.1-8b/h100/tp1"),
     profile("gpt-oss-120b/h100/tp2", host="vllm-0.12", linear="formula"),
 )
@@ -150,17 +149,13 @@ def build_tape(draws: Sequence[RequestDraw], block_size: int) -> Tape:
     return tape
 
 
-def ticks(most_ms: int) -> st.SearchStrategy[int]:
-    """Times, half of them whole milliseconds."""
-    return st.integers(0, most_ms).map(lambda ms: ms * TICKS_PER_MS) | st.integers(
-        0, most_ms * TICKS_PER_MS
-    )
-
-
-def request_draws(block_size: int, most_blocks: int) -> st.SearchStrategy[RequestDraw]:
+def request_draws(
+    block_size: int, most_blocks: int, whole_ms: bool = False
+) -> st.SearchStrategy[RequestDraw]:
+    unit = TICKS_PER_MS if whole_ms else 1
     return st.builds(
         RequestDraw,
-        gap=ticks(6),
+        gap=st.integers(0, 6 * TICKS_PER_MS // unit).map(lambda units: units * unit),
         parent_back=st.sampled_from([0, 0, 1, 2]),
         base_back=st.integers(0, 4),
         shared_blocks=st.integers(0, 12),
@@ -173,10 +168,10 @@ def request_draws(block_size: int, most_blocks: int) -> st.SearchStrategy[Reques
 
 
 @st.composite
-def instances(draw: st.DrawFn) -> InstanceSpec:
+def instances(draw: st.DrawFn, whole_ms: bool) -> InstanceSpec:
     max_sequences = draw(st.integers(1, 8))
     return InstanceSpec(
-        draw(st.sampled_from(PROFILES)),
+        draw(st.sampled_from(WHOLE_MS if whole_ms else CALIBRATED)),
         kv_blocks=draw(st.integers(4, 24)),
         max_batched_tokens=draw(st.integers(max_sequences, 100)),
         max_sequences=max_sequences,
@@ -189,10 +184,11 @@ intervals = st.sampled_from([0.0, 0.003, 0.0101, 0.2])
 @st.composite
 def cases(draw: st.DrawFn, num_tapes: int = 1, most_requests: int = 60) -> Case:
     block_size = draw(st.sampled_from([4, 8, 16, 64]))
-    specs = tuple(draw(st.lists(instances(), min_size=1, max_size=4)))
+    whole_ms = draw(st.booleans())
+    specs = tuple(draw(st.lists(instances(whole_ms), min_size=1, max_size=4)))
     # Requests may be larger than the smallest instance, which then rejects them.
     most_blocks = draw(st.integers(2, 8))
-    requests = request_draws(block_size, most_blocks)
+    requests = request_draws(block_size, most_blocks, whole_ms)
     # Drawn before the list, or else most lists were short.
     sizes = [draw(st.integers(1, most_requests)) for _ in range(num_tapes)]
     tapes = tuple(
