@@ -1,4 +1,4 @@
-"""Small random episodes that reach the engine's corners, as hypothesis strategies."""
+"""Small random episodes that reach the engine's corners."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -149,59 +149,63 @@ def build_tape(draws: Sequence[RequestDraw], block_size: int) -> Tape:
     return tape
 
 
-def request_draws(
-    block_size: int, most_blocks: int, whole_ms: bool = False
-) -> st.SearchStrategy[RequestDraw]:
+def random_draws(
+    rng: np.random.Generator, count: int, block_size: int, most_blocks: int, whole_ms: bool
+) -> list[RequestDraw]:
+    """Requests of at most `most_blocks` blocks of prompt; a smaller count is a part of a larger."""
     unit = TICKS_PER_MS if whole_ms else 1
-    return st.builds(
-        RequestDraw,
-        gap=st.integers(0, 6 * TICKS_PER_MS // unit).map(lambda units: units * unit),
-        parent_back=st.sampled_from([0, 0, 1, 2]),
-        base_back=st.integers(0, 4),
-        shared_blocks=st.integers(0, 12),
-        prompt_tokens=st.integers(1, most_blocks * block_size),
-        output_tokens=st.integers(1, 40) | st.sampled_from([1, block_size, 2 * block_size]),
-        cacheable=st.sampled_from([1.0, 1.0, 1.0, 0.5, 0.0]),
-        partial_id=st.booleans(),
-        slo_class=st.integers(0, len(SLOS) - 1),
-    )
+    return [
+        RequestDraw(
+            gap=unit * int(rng.integers(0, 1 + int(rng.choice([1, 6])) * TICKS_PER_MS // unit)),
+            parent_back=int(rng.choice([0, 0, 1, 2])),
+            base_back=int(rng.integers(0, 5)),
+            shared_blocks=int(rng.integers(0, 13)),
+            prompt_tokens=int(rng.integers(1, most_blocks * block_size + 1)),
+            output_tokens=int(rng.choice([1, block_size, 2 * block_size, *rng.integers(1, 41, 3)])),
+            cacheable=float(rng.choice([1.0, 1.0, 1.0, 0.5, 0.0])),
+            partial_id=bool(rng.integers(0, 2)),
+            slo_class=int(rng.integers(0, len(SLOS))),
+        )
+        for _ in range(count)
+    ]
 
 
-@st.composite
-def instances(draw: st.DrawFn, whole_ms: bool) -> InstanceSpec:
-    max_sequences = draw(st.integers(1, 8))
+def random_instance(rng: np.random.Generator, most_blocks: int, whole_ms: bool) -> InstanceSpec:
+    max_sequences = int(rng.integers(1, 9))
+    profiles = WHOLE_MS if whole_ms else CALIBRATED
     return InstanceSpec(
-        draw(st.sampled_from(WHOLE_MS if whole_ms else CALIBRATED)),
-        kv_blocks=draw(st.integers(4, 24)),
-        max_batched_tokens=draw(st.integers(max_sequences, 100)),
+        profiles[int(rng.integers(len(profiles)))],
+        # Some requests are larger than the smallest instance, which then rejects them.
+        kv_blocks=int(rng.integers(4, 4 + 2 * most_blocks)),
+        max_batched_tokens=int(rng.integers(max_sequences, 100)),
         max_sequences=max_sequences,
     )
 
 
-intervals = st.sampled_from([0.0, 0.003, 0.0101, 0.2])
-
-
 @st.composite
 def cases(draw: st.DrawFn, num_tapes: int = 1, most_requests: int = 60) -> Case:
-    block_size = draw(st.sampled_from([4, 8, 16, 64]))
-    whole_ms = draw(st.booleans())
-    specs = tuple(draw(st.lists(instances(whole_ms), min_size=1, max_size=4)))
-    # Requests may be larger than the smallest instance, which then rejects them.
-    most_blocks = draw(st.integers(2, 8))
-    requests = request_draws(block_size, most_blocks, whole_ms)
-    # Drawn before the list, or else most lists were short.
+    """Sizes are drawn, and shrink; the details follow from a seed, so that cases differ widely."""
     sizes = [draw(st.integers(1, most_requests)) for _ in range(num_tapes)]
+    num_instances = draw(st.integers(1, 4))
+    block_size = draw(st.sampled_from([4, 8, 16, 64]))
+    most_blocks = draw(st.integers(2, 8))
+    whole_ms = draw(st.booleans())
+    intervals = st.sampled_from([0.0, 0.003, 0.0101, 0.05])
+    knowledge = Knowledge(draw(intervals), draw(intervals))
+    seed = draw(st.integers(0, 2**32 - 1))
     tapes = tuple(
-        build_tape(draw(st.lists(requests, min_size=size, max_size=size)), block_size)
-        for size in sizes
+        build_tape(
+            random_draws(np.random.default_rng([seed, k]), size, block_size, most_blocks, whole_ms),
+            block_size,
+        )
+        for k, size in enumerate(sizes)
     )
-    longest = max(len(tape.requests) for tape in tapes)
-    # Decisions need no shrinking; often all go to one instance, to load it.
-    generator = np.random.default_rng(draw(st.integers(0, 2**16)))
-    spread = draw(st.integers(1, len(specs)))
+    rng = np.random.default_rng([seed, num_tapes])
+    specs = tuple(random_instance(rng, most_blocks, whole_ms) for _ in range(num_instances))
+    spread = int(rng.integers(1, num_instances + 1))  # often all go to one instance, to load it
     return Case(
-        ClusterSpec(specs, block_size, frontend_latency=draw(st.sampled_from([0.0, 0.01]))),
-        Knowledge(draw(intervals), draw(intervals)),
+        ClusterSpec(specs, block_size, frontend_latency=float(rng.choice([0.0, 0.01]))),
+        knowledge,
         tapes,
-        generator.integers(0, spread, (num_tapes, longest)),
+        rng.integers(0, spread, (num_tapes, max(sizes))),
     )

@@ -3,10 +3,11 @@
 import functools
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import RequestDraw, build_tape, request_draws
+from random_cases import build_tape, random_draws
 
 from prefixgym.envs.cluster.lru_replay import lru_hit_rate
 from prefixgym.envs.workload.mooncake import read_mooncake
@@ -34,11 +35,11 @@ def test_mooncake_traces_have_their_known_lru_curve(traces: Path, name: str) -> 
     assert found == HIT_RATES[name]
 
 
-@given(draws=st.lists(request_draws(4, 5), min_size=1, max_size=40), capacity=st.integers(1, 60))
+@given(count=st.integers(1, 60), capacity=st.integers(1, 60), seed=st.integers(0, 2**32 - 1))
 def test_hits_are_the_leading_blocks_of_recent_enough_use(
-    draws: list[RequestDraw], capacity: int
+    count: int, capacity: int, seed: int
 ) -> None:
-    tape = build_tape(draws, 4)
+    tape = build_tape(random_draws(np.random.default_rng(seed), count, 4, 5, False), 4)
     recency: list[int] = []  # least recently used first, without limit
     hits = total = 0
     for row, request in enumerate(tape.requests):
