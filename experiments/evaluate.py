@@ -62,20 +62,28 @@ class Cell:
 
 def evaluate(cell: Cell) -> pl.DataFrame:
     """Metrics of the cell's episodes: one row a seed, with `scenario`, `rate`, `router`, `seed`."""
-    cluster, workload, slos, knowledge = cell.scenario.build(cell.rate)
-    simulation = Simulation(cluster, workload, slos, knowledge, len(cell.seeds), record=True)
-    play(simulation, make_router(cell.router, cell.parameters), cluster, cell.seeds)
+    router = make_router(cell.router, cell.parameters)
+    return evaluate_router(router, cell.scenario, cell.rate, cell.seeds)
+
+
+def evaluate_router(
+    router: Router, scenario: Scenario, rate: float, seeds: Sequence[int]
+) -> pl.DataFrame:
+    """The same for a router that may have no name in the registry."""
+    cluster, workload, slos, knowledge = scenario.build(rate)
+    simulation = Simulation(cluster, workload, slos, knowledge, len(seeds), record=True)
+    play(simulation, router, cluster, seeds)
     episodes = [
         dataclasses.asdict(
             episode_metrics(simulation.outcomes(e), simulation.instance_totals[e], slos)
         )
-        for e in range(len(cell.seeds))
+        for e in range(len(seeds))
     ]
     return pl.DataFrame(episodes).select(
-        pl.lit(cell.scenario.name).alias("scenario"),
-        pl.lit(cell.rate).alias("rate"),
-        pl.lit(cell.router).alias("router"),
-        pl.Series("seed", cell.seeds, dtype=pl.Int64),
+        pl.lit(scenario.name).alias("scenario"),
+        pl.lit(rate).alias("rate"),
+        pl.lit(router.name).alias("router"),
+        pl.Series("seed", seeds, dtype=pl.Int64),
         pl.all(),
     )
 

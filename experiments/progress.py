@@ -8,13 +8,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 
 @contextmanager
-def progress_of(work: Sequence[int], cells: int) -> Iterator[Callable[[int], None]]:
+def progress_of(
+    work: Sequence[int], cells: int, unit: str = "cells"
+) -> Iterator[Callable[[int], None]]:
     """Show how much of `work` is done, while the context lasts.
 
     Args:
         work: decisions of each cell that is left to do: cells differ in size, the time left is
             estimated from decisions.
         cells: all cells, finished ones included.
+        unit: what a cell is called.
 
     Yields:
         A function to call after each cell with its decisions.
@@ -31,11 +34,11 @@ def progress_of(work: Sequence[int], cells: int) -> Iterator[Callable[[int], Non
         disable=not work,
     )
     with bar:
-        task = bar.add_task(f"{finished} of {cells} cells", total=sum(work))
+        task = bar.add_task(f"{finished} of {cells} {unit}", total=sum(work))
 
         def on_end(decisions: int) -> None:
             nonlocal finished
             finished += 1
-            bar.update(task, advance=decisions, description=f"{finished} of {cells} cells")
+            bar.update(task, advance=decisions, description=f"{finished} of {cells} {unit}")
 
         yield on_end

@@ -125,3 +125,15 @@ def test_leaderboard_writes_and_prints(
     assert len(found["cells"]) == 12  # type: ignore[arg-type]
     for path in found["files"].values():  # type: ignore[attr-defined]
         assert Path(path).stat().st_size > 0
+
+
+def test_train_compares_what_it_learned(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = run_json("train", "--scenario", tiny, "--steps", "1", "--seeds", "2", "--name", "mine")
+    assert found["folder"] == str(Path("runs", "mine"))
+    assert (tmp_path / "runs" / "mine" / "model.zip").is_file()
+    cells: list[dict[str, object]] = found["cells"]  # type: ignore[assignment]
+    assert [cell["router"] for cell in cells] == ["learned", "round_robin", "min_ttft"]
+    assert {cell["rate"] for cell in cells} == {20.0}

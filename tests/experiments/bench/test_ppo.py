@@ -20,7 +20,9 @@ def test_the_trivial_environment_is_one_with_the_same_spaces() -> None:
     for i in range(2):
         mine = {name: values[i] for name, values in observation.items()}
         assert real.observation_space.contains(mine)
-    assert (rewards.dtype, ended.dtype, infos) == (np.float32, np.bool_, [{}, {}])
+    assert rewards.dtype == np.float32
+    assert ended.dtype == np.bool_
+    assert infos == [{}, {}]
 
 
 def test_the_ratio_is_of_the_two_speeds(monkeypatch: pytest.MonkeyPatch) -> None:

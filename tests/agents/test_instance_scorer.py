@@ -1,0 +1,90 @@
+"""The policy treats instances alike, whatever their number."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import A2C, PPO
+
+from prefixgym.agents.instance_scorer import InstanceScorerPolicy
+from prefixgym.agents.sb3_vec_env import PrefixRoutingVecEnv
+from prefixgym.envs.observation import INSTANCE_FIELDS, observation_space
+
+FIELDS = len(INSTANCE_FIELDS)
+
+
+@pytest.fixture
+def policy() -> InstanceScorerPolicy:
+    torch.manual_seed(0)
+    env = PrefixRoutingVecEnv(1, num_requests=2)
+    made = InstanceScorerPolicy(env.observation_space, env.action_space, lambda _: 1e-3)  # type: ignore[arg-type]
+    for parameter in made.parameters():  # the first scores are near 0
+        torch.nn.init.normal_(parameter)
+    return made
+
+
+def observations(num_instances: int) -> dict[str, torch.Tensor]:
+    space = observation_space(num_instances)
+    space.seed(1)
+    samples: list[Any] = [space.sample() for _ in range(5)]
+    return {key: torch.from_numpy(np.stack([s[key] for s in samples])) for key in samples[0]}
+
+
+def scores(policy: InstanceScorerPolicy, observation: dict[str, torch.Tensor]) -> torch.Tensor:
+    distribution: Any = policy.get_distribution(observation).distribution
+    logits: torch.Tensor = distribution.logits
+    return logits
+
+
+def test_permuted_instances_have_permuted_scores_and_the_same_value(
+    policy: InstanceScorerPolicy,
+) -> None:
+    observation = observations(8)
+    order = torch.tensor([3, 0, 7, 1, 2, 6, 5, 4])
+    table = observation["instances"].reshape(5, 8, FIELDS)
+    permuted = observation | {"instances": table[:, order].reshape(5, -1)}
+    found, expected = scores(policy, permuted), scores(policy, observation)[:, order]
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(expected, scores(policy, observation))
+    values = policy.predict_values(observation)
+    torch.testing.assert_close(policy.predict_values(permuted), values)
+    assert len(set(values.flatten().tolist())) == 5
+
+
+def test_scores_depend_on_the_request_and_on_the_other_instances(
+    policy: InstanceScorerPolicy,
+) -> None:
+    observation = observations(8)
+    before = scores(policy, observation).softmax(1)
+    other_request = observation | {"request": 1 - observation["request"]}
+    assert not torch.allclose(scores(policy, other_request).softmax(1), before, atol=1e-3)
+    other_last = observation["instances"].clone()
+    other_last[:, -FIELDS:] = 1 - other_last[:, -FIELDS:]
+    changed = scores(policy, observation | {"instances": other_last})
+    ratios = (changed - scores(policy, observation))[:, :-1]
+    assert ratios.std(1).max() > 1e-3  # more than the common shift of a softmax
+
+
+def test_one_network_serves_any_number_of_instances(policy: InstanceScorerPolicy) -> None:
+    for num_instances in (1, 3, 16):
+        assert scores(policy, observations(num_instances)).shape == (5, num_instances)
+
+
+@pytest.mark.parametrize("algorithm", [PPO, A2C])
+def test_all_parameters_learn_and_survive_a_file(algorithm: Any, tmp_path: Path) -> None:
+    env = PrefixRoutingVecEnv(4, num_requests=12, rate=200.0)
+    model = algorithm(InstanceScorerPolicy, env, n_steps=16, seed=0, device="cpu")
+    before = {name: p.detach().clone() for name, p in model.policy.named_parameters()}
+    model.learn(192)
+    frozen = [name for name, p in model.policy.named_parameters() if p.equal(before[name])]
+    assert frozen == []
+    model.save(tmp_path / "model.zip")
+    model.policy.save(str(tmp_path / "policy.pt"))
+    observation = env.reset()
+    expected = model.predict(observation, deterministic=True)[0].tolist()
+    again = algorithm.load(tmp_path / "model.zip", device="cpu")
+    assert again.predict(observation, deterministic=True)[0].tolist() == expected
+    policy = InstanceScorerPolicy.load(str(tmp_path / "policy.pt"), device="cpu")
+    assert policy.predict(observation, deterministic=True)[0].tolist() == expected
