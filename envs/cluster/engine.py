@@ -7,7 +7,8 @@ Rules of a step (vLLM V1 scheduler, `v1/core/sched`):
 - If a running request finds no free block, the request admitted last is preempted: its blocks are
   released, it goes to the front of the queue and later computes its tokens again.
 - Then, unless something was preempted, waiting requests are admitted first come first served while
-  the budget, the sequence limit and free blocks allow. Cached leading blocks are reused, but at
+  the budget and the sequence limit allow and the whole prompt fits into free blocks
+  (`scheduler_reserve_full_isl`, on by default since 2026). Cached leading blocks are reused, but at
   least one token is always computed.
 - A full prompt block can be found by others from the step that computes it on; a block filled by
   decoding, once it is full.
@@ -18,7 +19,8 @@ needs a block, and step times are an arithmetic series: the engine leaps there a
 shortens the leap to the end of the step in progress.
 
 Deviations: when two requests compute the same block at the same time, only the first copy is
-findable (vLLM keeps both).
+findable (vLLM keeps both); a block filled by decoding is findable one step later than in vLLM;
+there is no reserved null block, no watermark (0 by default) and no asynchronous scheduling.
 """
 
 import numpy as np
@@ -199,7 +201,8 @@ def _admit(c: ClusterArrays, e: int, i: int, budget: int) -> int:
     chunk = min(flight.target - hits * block_size, budget)
     total = hits * block_size + chunk
     needed = (total + block_size - 1) // block_size - hits
-    if needed > status.free_blocks - unused:
+    whole = (flight.target + block_size - 1) // block_size - hits
+    if whole > status.free_blocks - unused:
         return 0
     for j in range(hits):
         slot = c.flight_slots[e, q, j]

@@ -73,7 +73,7 @@ def test_without_copies_an_observation_lasts_one_more_step() -> None:
 
 
 def test_a_bad_argument_gives_one_clear_error() -> None:
-    with pytest.raises(ValueError, match="max_episode_steps: found 9, use num_requests"):
+    with pytest.raises(ValueError, match="max_episode_steps: found 9, must be None"):
         PrefixRoutingVectorEnv(2, max_episode_steps=9)
     with pytest.raises(ValueError, match="'NextStop' is not a valid AutoresetMode"):
         PrefixRoutingVectorEnv(2, autoreset_mode="NextStop")

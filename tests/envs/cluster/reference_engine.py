@@ -231,7 +231,8 @@ class ReferenceEngine:
         hits = self.pool.longest_prefix(request.keys[:most])
         computed = len(hits) * self.block_size
         tokens = min(request.num_tokens - computed, budget)
-        needed = self._blocks_for(computed + tokens) - len(hits)
+        # All known tokens must fit, though only some are computed now.
+        needed = self._blocks_for(request.num_tokens) - len(hits)
         available = [block for block in self.pool.unused if block not in hits]
         if needed > len(available):
             return False
