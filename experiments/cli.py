@@ -234,7 +234,7 @@ def replay(
         int | None,
         typer.Option(min=1, help="Tokens in a block of the file; inferred if its rows allow one."),
     ] = None,
-    speed: Annotated[float, typer.Option(help="Times as fast as recorded.")] = 1.0,
+    speedup: Annotated[float, typer.Option(help="Times as fast as recorded.")] = 1.0,
     ttft: Annotated[float, typer.Option(help="Objective, s.")] = 30.0,
     tpot: Annotated[float, typer.Option(help="Objective, s a token.")] = 0.1,
     seed: Annotated[int, typer.Option(min=0, help="Of the router and of spreading.")] = 0,
@@ -251,8 +251,8 @@ def replay(
     from prefixgym.experiments.evaluate import evaluate as evaluate_cell
     from prefixgym.experiments.table import episode_table
 
-    if speed <= 0:
-        raise ValueError(f"--speed: found {speed}, must be above 0")
+    if speedup <= 0:
+        raise ValueError(f"--speedup: found {speedup}, must be above 0")
     parameters, overrides = _settings(settings)
     flags = {
         "cluster.instances.0.profile": json.dumps(profile),
@@ -263,11 +263,11 @@ def replay(
     }
     if blocks is not None:
         flags["cluster.instances.0.kv_blocks"] = str(blocks)
-    rate = speed * trace_rate(read_trace(str(trace), None, block_size))
+    rate = speedup * trace_rate(read_trace(str(trace), None, block_size))
     scenario = trace_scenario(trace, [rate], flags | overrides, block_size)
     episode = evaluate_cell(Cell(scenario, rate, router, (seed,), parameters)).row(0, named=True)
     if as_json:
-        _print_json({"trace": str(trace), "speed": speed, **episode})
+        _print_json({"trace": str(trace), "speedup": speedup, **episode})
         return
     _print_tables([episode_table(f"{trace.name}, {router}, {rate:.3g} requests/s", episode)])
 

@@ -92,7 +92,7 @@ def test_evaluate_changes_the_scenario_by_dotted_keys(tiny: Path) -> None:
 
 def test_replay_plays_the_whole_trace_at_its_speed(trace: Path) -> None:
     flags = ("--router", "min_ttft", "--profile", "llama-3.1-8b/h100/tp1", "--instances", "2")
-    found = run_json("replay", trace, *flags, "--blocks", "50", "--speed", "2")
+    found = run_json("replay", trace, *flags, "--blocks", "50", "--speedup", "2")
     assert found["requests"] == 40
     assert found["rate"] == pytest.approx(2 * 40 / 19.5)
     # The second of each pair finds the block that the first one left: 512 of 513 tokens.
