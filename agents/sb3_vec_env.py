@@ -32,6 +32,9 @@ class PrefixRoutingVecEnv(VecEnv):
     Args:
         num_envs: E.
         scenario, rate, num_requests, reward, threads: as for `PrefixRoutingVectorEnv`.
+        stagger: let `reset` play round robin for i/E of an episode in environment i. Else all
+            clusters fill up, and all episodes end, at the same time, so that no batch to learn
+            from shows more than one phase of an episode.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class PrefixRoutingVecEnv(VecEnv):
         num_requests: int | None = None,
         reward: str = "goodput",
         threads: int | None = None,
+        stagger: bool = False,
     ) -> None:
         self.vector_env = PrefixRoutingVectorEnv(
             num_envs,
@@ -57,6 +61,7 @@ class PrefixRoutingVecEnv(VecEnv):
             self.vector_env.single_observation_space,
             self.vector_env.single_action_space,
         )
+        self._stagger = stagger
         self._actions = np.zeros(num_envs, np.int64)
         self._returns = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, np.int64)
@@ -66,11 +71,30 @@ class PrefixRoutingVecEnv(VecEnv):
     def reset(self) -> Observation:
         """Start an episode in every environment; seeds given to `seed` count once."""
         observation, _ = self.vector_env.reset(seed=self._seeds)
-        self._reset_seeds()
-        self._reset_options()
         self._returns[:] = 0
         self._lengths[:] = 0
+        if self._stagger:
+            observation = self._play_ahead()
+        self._reset_seeds()
+        self._reset_options()
         return observation
+
+    def _play_ahead(self) -> Observation:
+        """i/E of an episode in environment i, from a new start."""
+        episodes = self.vector_env.episodes
+        ahead = np.arange(self.num_envs) * episodes.scenario.num_requests // self.num_envs
+        for left in range(ahead.max(), 0, -1):
+            if (ahead == left).any():
+                self._restart(ahead == left)
+            in_turn = np.full(self.num_envs, left % episodes.num_instances)
+            self._returns += self.vector_env.step(in_turn)[1]
+            self._lengths += 1
+        return self._restart(ahead == 0)
+
+    def _restart(self, chosen: NDArray[np.bool_]) -> Observation:
+        self._returns[chosen] = 0
+        self._lengths[chosen] = 0
+        return self.vector_env.reset(options={"reset_mask": chosen})[0]
 
     def step_async(self, actions: NDArray[np.int64]) -> None:
         """Keep the actions [E] for `step_wait`."""

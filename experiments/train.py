@@ -38,7 +38,7 @@ class Training:
         rollout: decisions of each cluster between two updates.
         batch: decisions in a gradient step.
         epochs: passes over a rollout.
-        learning_rate: at the start; falls to 0 in a straight line.
+        learning_rate: of Adam.
         discount: per decision. 0.997 looks some 300 requests ahead: requests that are decided now
             end, and are paid, long after the next ones are decided (`rl.md` §5.3).
         gae_lambda: of generalised advantage estimation.
@@ -78,7 +78,7 @@ def train(training: Training, folder: Path, on_rollout: Callable[[int], None]) -
         on_rollout: told after every rollout how many decisions it took.
     """
     torch.set_num_threads(1)  # networks this small are slower on two (`rl.md` §3.1)
-    env = PrefixRoutingVecEnv(training.num_envs, training.scenario, training.rate)
+    env = PrefixRoutingVecEnv(training.num_envs, training.scenario, training.rate, stagger=True)
     # Returns are hundreds of requests: unscaled, the value's gradient would drown the policy's.
     scaled = VecNormalize(env, norm_obs=False, gamma=training.discount)
     model = PPO(
@@ -87,7 +87,7 @@ def train(training: Training, folder: Path, on_rollout: Callable[[int], None]) -
         n_steps=training.rollout,
         batch_size=training.batch,
         n_epochs=training.epochs,
-        learning_rate=lambda left: training.learning_rate * left,
+        learning_rate=training.learning_rate,
         gamma=training.discount,
         gae_lambda=training.gae_lambda,
         ent_coef=training.entropy,

@@ -65,6 +65,24 @@ def test_it_equals_a_dummy_vec_env_of_single_environments() -> None:
     assert ends == 3 * 3 * 2
 
 
+def test_staggered_episodes_end_one_after_the_other() -> None:
+    env = PrefixRoutingVecEnv(4, **ARGUMENTS, stagger=True)
+    ends: list[list[int]] = [[] for _ in range(4)]
+    env.seed(0)
+    first: Any = env.reset()
+    # Environment 0 is at its start, where nothing is in flight, the others are not.
+    in_flight = first["instances"].reshape(4, 8, -1)[:, :, 5].sum(1)
+    assert (in_flight > 0).tolist() == [False, True, True, True]
+    for k in range(1, 25):
+        _, _, ended, infos = env.step(np.full(4, k % 8))
+        for i in np.flatnonzero(ended).tolist():
+            ends[i].append(k)
+            assert infos[i]["episode"]["l"] == 12
+    assert ends == [[12, 24], [9, 21], [6, 18], [3, 15]]
+    env.seed(0)
+    assert data_equivalence(env.reset(), first, exact=True)
+
+
 def test_ppo_learns_predicts_and_logs_returns(tmp_path: Path) -> None:
     env = make()
     model = PPO(
