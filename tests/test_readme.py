@@ -1,4 +1,4 @@
-"""The README's Python runs as printed, but for how long it trains."""
+"""The README's Python runs as printed, but for how long it trains and on how long episodes."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 from stable_baselines3 import PPO
+
+from prefixgym.agents import sb3_vec_env
+from prefixgym.agents.sb3_vec_env import PrefixRoutingVecEnv
 
 
 def python_under(heading: str, repository: Path) -> str:
@@ -36,8 +39,13 @@ def test_the_training_example_runs(
         return learn(self, 1, **settings)
 
     example = python_under("Train", repository)
+
+    def short_episodes(**arguments: Any) -> PrefixRoutingVecEnv:
+        return PrefixRoutingVecEnv(**arguments | {"num_requests": 100})
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(PPO, "learn", learn_briefly)
+    monkeypatch.setattr(sb3_vec_env, "PrefixRoutingVecEnv", short_episodes)
     exec(example, {})
     assert asked[0] >= 100_000
     assert list(tmp_path.rglob("*.zip"))
