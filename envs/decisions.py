@@ -78,7 +78,7 @@ class SimulationArrays(NamedTuple):
     knowledge: view_arrays.ViewArrays
     frontend: NDArray[np.int64]  # [1], ticks of latency outside the engine
     objectives: NDArray[np.void]  # OBJECTIVE [slo classes]
-    tapes: NDArray[np.void]  # REQUEST [E, R]
+    tapes: NDArray[np.void]  # REQUEST [E, R]; `waits_for` counts down
     runs: NDArray[np.void]  # RUN [E, U]
     episodes: NDArray[np.void]  # EPISODE [E]
     pending: NDArray[np.void]  # PENDING [E, P], a binary heap
@@ -103,6 +103,16 @@ def _skip_follow_ups(s: SimulationArrays, e: int) -> None:
     episode = s.episodes[e]
     while episode.cursor < episode.num_requests and s.tapes[e, episode.cursor].parent != NO_ROW:
         episode.cursor += 1
+
+
+@kernel
+def _release(s: SimulationArrays, e: int, row: int, end: int) -> None:
+    """Of the ends that `row` waits for, one more has come: at tick `end`."""
+    follow_up, episode = s.tapes[e, row], s.episodes[e]
+    follow_up.waits_for -= 1
+    if follow_up.waits_for == 0:
+        push(s.pending[e], episode.num_pending, end + follow_up.arrival, row)
+        episode.num_pending += 1
 
 
 @kernel
@@ -139,10 +149,10 @@ def _resolve(s: SimulationArrays, e: int, q: int) -> None:
     episode.good += met
     child = request.first_child
     while child != NO_ROW:
-        time = flight.end + s.tapes[e, child].arrival
-        push(s.pending[e], episode.num_pending, time, child)
-        episode.num_pending += 1
+        _release(s, e, child, flight.end)
         child = s.tapes[e, child].next_sibling
+    if request.then != NO_ROW:
+        _release(s, e, request.then, flight.end)
     return_flight(s.cluster, e, q)
 
 

@@ -108,6 +108,7 @@ def _link_turns(requests: NDArray[np.void], last_row: NDArray[np.int64]) -> None
         requests[row].parent = parent
         if parent != NO_ROW:
             requests[parent].first_child = row
+            requests[row].waits_for = 1
     for row in range(requests.size - 1, -1, -1):
         parent = requests[row].parent
         if parent != NO_ROW:

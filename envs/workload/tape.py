@@ -10,7 +10,9 @@ consecutive numbers, which is how both generators and traces number them and kee
 
 Sessions: a root (`parent == -1`) arrives at a fixed time. A follow-up exists only once its parent
 has ended (finished or was rejected), and arrives `arrival` ticks after that end (think time).
-Follow-ups of one parent form a list through `next_sibling`.
+Follow-ups of one parent form a list through `next_sibling`. A follow-up may join several branches:
+it then waits for every row whose `then` names it as well, and arrives its think time after the last
+of these ends. So an agent's call goes on when all the sub-agents that it started have come back.
 """
 
 from dataclasses import dataclass
@@ -34,6 +36,8 @@ REQUEST = np.dtype(
         ("parent", np.int32),  # row of the request this one follows, NO_ROW for a root
         ("first_child", np.int32),  # row of the first follow-up, NO_ROW if none
         ("next_sibling", np.int32),  # row of the parent's next follow-up, NO_ROW if none
+        ("then", np.int32),  # later row that waits for this one's end besides its parent's, NO_ROW
+        ("waits_for", np.int32),  # ends it takes: 0 for a root, else 1 + rows whose `then` names it
         ("slo_class", np.int32),  # index into the scenario's table of objectives
     ],
     align=True,
@@ -63,7 +67,7 @@ def root_requests(
     requests["num_runs"] = num_runs
     requests["first_run"] = np.cumsum(num_runs) - num_runs
     requests["session"] = np.arange(len(arrival))
-    for link in ("parent", "first_child", "next_sibling"):
+    for link in ("parent", "first_child", "next_sibling", "then"):
         requests[link] = NO_ROW
     return requests
 

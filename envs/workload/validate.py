@@ -105,6 +105,16 @@ def validate(tape: Tape) -> None:
             "from a parent's first_child must name each of its follow-ups once, and nothing else"
         )
 
+    then = columns["then"]
+    inside = (then == NO_ROW) | ((then > rows) & (then < len(rows)))
+    require("then", inside, "must be a later row or -1")
+    joined = then[then != NO_ROW]
+    rule = "names a root: only a follow-up can wait for it"
+    require("then", (then == NO_ROW) | (parent[then] != NO_ROW), rule)
+    waits_for = (parent != NO_ROW) + np.bincount(joined, minlength=len(rows))
+    rule = "must be 0 for a root, else 1 + the rows whose `then` names it"
+    require("waits_for", columns["waits_for"] == waits_for, rule)
+
     start, count = tape.runs["start"], tape.runs["count"]
     _require("runs.start", start >= 0, start, "must be at least 0")
     _require("runs.count", count >= 1, count, "must be at least 1")

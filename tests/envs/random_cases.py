@@ -13,7 +13,7 @@ from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.view.knowledge import Knowledge
-from prefixgym.envs.workload.tape import RUN, Tape, root_requests
+from prefixgym.envs.workload.tape import NO_ROW, RUN, Tape, root_requests
 from prefixgym.envs.workload.validate import validate
 
 SLOS = (Slo(ttft=0.05, tpot=0.02), Slo(ttft=0.004, tpot=0.002))
@@ -90,6 +90,7 @@ class RequestDraw:
 
     gap: int  # ticks since the root before, or think time
     parent_back: int  # rows up to the request that this one follows; 0 for a root
+    join_back: int  # rows up to another request that this follow-up waits for; 0 for none
     base_back: int  # rows up to the request whose prefix this one shares; 0 for none
     shared_blocks: int
     prompt_tokens: int
@@ -141,6 +142,10 @@ def build_tape(draws: Sequence[RequestDraw], block_size: int) -> Tape:
             request["next_sibling"] = parent["first_child"]
             parent["first_child"] = row
             request["arrival"] = draw.gap
+            request["waits_for"] = 1
+            if 0 < draw.join_back <= row and requests[row - draw.join_back]["then"] == NO_ROW:
+                requests[row - draw.join_back]["then"] = row
+                request["waits_for"] = 2
         else:
             arrival += draw.gap
             request["arrival"] = arrival
@@ -158,6 +163,7 @@ def random_draws(
         RequestDraw(
             gap=unit * int(rng.integers(0, 1 + int(rng.choice([1, 6])) * TICKS_PER_MS // unit)),
             parent_back=int(rng.choice([0, 0, 1, 2])),
+            join_back=int(rng.choice([0, 0, 1, 3])),
             base_back=int(rng.integers(0, 5)),
             shared_blocks=int(rng.integers(0, 13)),
             prompt_tokens=int(rng.integers(1, most_blocks * block_size + 1)),

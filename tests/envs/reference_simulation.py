@@ -84,6 +84,7 @@ class ReferenceSimulation:
         count = len(self.engines)
         self.now = 0
         rows = self.tape.requests
+        self.waits_for: list[int] = rows["waits_for"].tolist()
         self.arrivals = [  # (time, 0 for follow-ups and 1 for roots, row)
             (int(rows["arrival"][row]), 1, row)
             for row in np.flatnonzero(rows["parent"] == NO_ROW).tolist()
@@ -140,9 +141,17 @@ class ReferenceSimulation:
                 self.ended.append(request)
                 child = int(self.tape.requests["first_child"][request.row])
                 while child != NO_ROW:
-                    think = int(self.tape.requests["arrival"][child])
-                    self.arrivals.append((self.now + think, 0, child))
+                    self._release(child)
                     child = int(self.tape.requests["next_sibling"][child])
+                if self.tape.requests["then"][request.row] != NO_ROW:
+                    self._release(int(self.tape.requests["then"][request.row]))
+
+    def _release(self, row: int) -> None:
+        """One more of the ends that `row` waits for has come."""
+        self.waits_for[row] -= 1
+        if self.waits_for[row] == 0:
+            think = int(self.tape.requests["arrival"][row])
+            self.arrivals.append((self.now + think, 0, row))
 
     def _arrive(self, row: int) -> None:
         request, ids = self.tape.requests[row], self.tape.block_ids(row).tolist()

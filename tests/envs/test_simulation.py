@@ -27,6 +27,7 @@ from prefixgym.envs.workload.tape import NO_ROW
 DRAW = RequestDraw(
     gap=TICKS_PER_MS // 1000,
     parent_back=0,
+    join_back=0,
     base_back=0,
     shared_blocks=0,
     prompt_tokens=8,
@@ -213,6 +214,32 @@ def test_a_follow_up_without_think_time_comes_before_the_next_steps() -> None:
         simulation.step(actions)
     assert_same(simulation.outcomes(0), play_reference(case).outcomes)
     assert simulation.outcomes(0)["ttft"][1] == 0.002  # with one decoding request: 1 + 1 ms
+
+
+def test_a_join_comes_after_the_last_of_the_ends_that_it_waits_for() -> None:
+    # Rows 1 and 2 follow row 0 and decode 5 and 9 tokens; row 3 waits for all of them.
+    rows = [
+        replace(DRAW, gap=0, output_tokens=1),
+        replace(DRAW, gap=0, parent_back=1, output_tokens=5),
+        replace(DRAW, gap=0, parent_back=2, output_tokens=9),
+        replace(DRAW, gap=TICKS_PER_MS, parent_back=3, join_back=1, output_tokens=1),
+    ]
+    tape = build_tape(rows, 4)
+    tape.requests["then"][1] = 3
+    tape.requests["waits_for"][3] = 3
+    case = Case(
+        ClusterSpec((InstanceSpec(constant_profile(1.0, 1.0), kv_blocks=50),) * 2, 4),
+        Knowledge(),
+        (tape,),
+        np.array([[0, 0, 1, 0]]),
+    )
+    simulation = case.simulation()
+    for actions in case.actions.T:
+        simulation.step(actions)
+    outcomes = np.sort(simulation.outcomes(0), order="row")
+    assert_same(simulation.outcomes(0), play_reference(case).outcomes)
+    assert outcomes["end"][1] < outcomes["end"][2]
+    assert outcomes["arrival"][3] == pytest.approx(outcomes["end"][2] + 0.001)
 
 
 # --- against itself ---------------------------------------------------------------------------

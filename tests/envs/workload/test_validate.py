@@ -37,6 +37,14 @@ def circle(tape: Tape) -> None:
     tape.requests["next_sibling"][child] = child
 
 
+def join_root(tape: Tape) -> None:
+    tape.requests["then"][0] = np.flatnonzero(tape.requests["parent"] == -1)[1]
+
+
+def joined(tape: Tape) -> None:
+    tape.requests["then"][0] = np.flatnonzero(tape.requests["parent"] > 0)[0]
+
+
 def late_root(tape: Tape) -> None:
     roots = np.flatnonzero(tape.requests["parent"] == -1)
     tape.requests["arrival"][roots[2]] = 0
@@ -72,6 +80,11 @@ def put_run(field: str, value: int, run: int = 3) -> Callable[[Tape], None]:
         (circle, r"requests\[\d+\]: found parent"),
         (put("next_sibling", 5, row=0), r"requests\[0\]: found parent -1, .* next_sibling 5"),
         (put("first_child", 10**6, row=0), r"requests\[0\]: found parent -1, first_child 1000000"),
+        (put("then", 3), r"requests\[3\]\.then: found 3, must be a later row or -1"),
+        (put("then", 40), r"requests\[3\]\.then: found 40, must be a later row or -1"),
+        (join_root, r"requests\[0\]\.then: found \d+, names a root"),
+        (put("waits_for", 1, row=0), r"requests\[0\]\.waits_for: found 1, must be 0 for a root"),
+        (joined, r"requests\[\d+\]\.waits_for: found 1, must be .* 1 \+ the rows whose `then`"),
         (put_run("start", -1), r"runs\[3\]\.start: found -1, must be at least 0"),
         (put_run("count", 0), r"runs\[3\]\.count: found 0, must be at least 1"),
         (put("num_runs", -1), r"requests\[3\]\.num_runs: found -1, must be at least 0"),
