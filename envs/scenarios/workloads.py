@@ -1,9 +1,20 @@
 """The `[workload]` table of a scenario: which generator, and that generator's own parameters.
 
 The parameters are the fields of the generator's class, under their names, so that a scenario can
-say whatever the class can. Lengths are a number, a pair `[low, high]`, or a table with the fields
-of `LogNormal` (median, sigma, high, low) or `Geometric` (mean, high). A field that may be None is
-None if it is left out.
+say whatever the class can. A field that may be None is None if it is left out.
+
+Lengths (whole numbers of tokens, turns, …) and times (seconds) are distributions, in one of these
+forms (`workload/distributions.py` says what each means):
+
+    output_tokens = 256                                         # always
+    output_tokens = [100, 400]                                  # uniform
+    output_tokens = { median = 250, sigma = 0.9, high = 2000 }  # lognormal; also low
+    think_time = { median = 45.0, sigma = 1.0 }                 # times need no high
+    turns = { mean = 4.0, high = 64 }                           # geometric; lengths only
+    # Empirical, by quantiles; without levels these are evenly spaced.
+    output_tokens = { quantiles = [1, 35, 215, 855, 4000], levels = [0, 0.1, 0.5, 0.9, 1] }
+    # A mixture, of any of these forms: a typed line, or now and then a pasted document.
+    user_tokens = { weights = [7, 3], of = [[1, 60], { median = 4000, sigma = 1, high = 9000 }] }
 
 The generator `trace` replays a file in Mooncake's format, at whatever speed gives the wanted rate.
 Its keys: `path`; `trace_block_size`, tokens in a block of the file, where its rows leave that open;
@@ -20,7 +31,7 @@ from typing import Any
 from prefixgym.envs.clock import to_seconds
 from prefixgym.envs.workload.arrivals import Arrivals, Gamma, Poisson
 from prefixgym.envs.workload.chat import MultiTurnChat
-from prefixgym.envs.workload.lengths import Geometric, LogNormal
+from prefixgym.envs.workload.distributions import Empirical, Geometric, LogNormal, Mixture
 from prefixgym.envs.workload.mooncake import read_mooncake
 from prefixgym.envs.workload.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.tape import Tape, Workload
@@ -28,7 +39,7 @@ from prefixgym.envs.workload.trace import TraceWorkload
 
 GENERATORS: dict[str, Any] = {"shared-prompts": SharedPrompts, "chat": MultiTurnChat}
 
-_TABLES: tuple[Any, ...] = (LogNormal, Geometric)
+_TABLES: tuple[Any, ...] = (LogNormal, Geometric, Empirical, Mixture)
 _SET_BY_SCENARIO = ("num_requests", "arrivals", "block_size")
 
 
@@ -125,17 +136,18 @@ def _refuse_others(generator: str, found: Iterable[str], allowed: Collection[str
 
 
 def _from_toml(key: str, value: Any) -> Any:
-    """Pairs and tables become what the generators take; everything else is left as it is."""
+    """Lists and tables become what the generators take; everything else is left as it is."""
     if isinstance(value, list):
-        return tuple(value)
+        return tuple(_from_toml(f"{key}[{index}]", item) for index, item in enumerate(value))
     if not isinstance(value, dict):
         return value
     for table in _TABLES:
         names = {f.name: f for f in dataclasses.fields(table)}
         needed = {name for name, f in names.items() if f.default is dataclasses.MISSING}
         if needed <= value.keys() <= names.keys():
+            fields = {name: _from_toml(f"{key}.{name}", item) for name, item in value.items()}
             try:
-                return table(**value)
+                return table(**fields)
             except ValueError as error:
                 raise ValueError(f"{key}.{error}") from None
     allowed = " or ".join(", ".join(f.name for f in dataclasses.fields(t)) for t in _TABLES)

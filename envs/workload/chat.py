@@ -15,24 +15,19 @@ from before time 0 are drawn so too, which is near enough: independent gaps scat
 """
 
 import functools
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.envs.clock import NEVER, to_seconds, to_ticks
+from prefixgym.envs.clock import NEVER, to_seconds
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.workload.arrivals import Arrivals
 from prefixgym.envs.workload.chains import ceil_div, exclusive_sum, two_part_tape
+from prefixgym.envs.workload.distributions import Geometric, LogNormal
+from prefixgym.envs.workload.durations import Duration, duration, sample_ticks
 from prefixgym.envs.workload.fields import check_flag, check_number, check_whole
-from prefixgym.envs.workload.lengths import (
-    MAX_LENGTH,
-    Geometric,
-    Length,
-    LogNormal,
-    distribution,
-)
+from prefixgym.envs.workload.lengths import MAX_LENGTH, Length, distribution
 from prefixgym.envs.workload.popularity import choose, zipf_weights
 from prefixgym.envs.workload.streams import streams
 from prefixgym.envs.workload.tape import NO_ROW, Tape
@@ -50,6 +45,7 @@ _MEAN_TURNS_SAMPLE = 8192
 # Defaults: a chat service whose users come back more often than those of Mooncake's trace (75 % of
 # its sessions have one turn); answers as in that trace (`traces.md` §3.2, §3.6).
 _TURNS = Geometric(mean=4, high=64)
+_THINK_TIME = LogNormal(median=120, sigma=1)
 _USER_TOKENS = LogNormal(median=100, sigma=1.2, high=8192)
 _OUTPUT_TOKENS = LogNormal(median=250, sigma=0.9, high=2000)
 
@@ -125,14 +121,13 @@ class MultiTurnChat:
             follow-ups included.
         block_size: tokens in a block.
         turns: requests of a session.
-        think_time: median, in seconds, of the lognormal gap before a follow-up. Real chat has about
-            120 s from turn to turn (`traces.md` §3.6); an episode sees little reuse unless it is
-            several times longer than this.
-        think_time_sigma: standard deviation of the gap's logarithm.
+        think_time: gap before a follow-up, in seconds. Real chat has a median of about 120 s from
+            turn to turn (`traces.md` §3.6); an episode sees little reuse unless it is several
+            times longer than this.
         num_system_prompts: distinct system prompts, one drawn for each session.
         zipf: exponent of their popularity; 0 is uniform.
         system_tokens: length of a system prompt; 0 means there is none.
-        user_tokens: what a user adds in a turn.
+        user_tokens: what a user adds in a turn; a `Mixture` makes some of it pasted documents.
         output_tokens: length of an answer.
         max_prompt_tokens: a session ends before its prompt would pass this.
         closed_loop: False: each turn comes one gap after the arrival of the one before, whether
@@ -145,8 +140,7 @@ class MultiTurnChat:
     arrivals: Arrivals
     block_size: int
     turns: Length = _TURNS
-    think_time: float = 120.0
-    think_time_sigma: float = 1.0
+    think_time: Duration = _THINK_TIME
     num_system_prompts: int = 1
     zipf: float = 0.0
     system_tokens: Length = 1000
@@ -159,8 +153,7 @@ class MultiTurnChat:
         check_whole("num_requests", self.num_requests, 1, 2**31 - 1)
         check_whole("block_size", self.block_size, 1, 2**31 - 1)
         check_whole("num_system_prompts", self.num_system_prompts, 1, 2**31 - 1)
-        check_number("think_time", self.think_time, 0, above=True)
-        check_number("think_time_sigma", self.think_time_sigma, 0)
+        duration("think_time", self.think_time)
         check_number("zipf", self.zipf, 0)
         check_flag("closed_loop", self.closed_loop)
         distribution("turns", self.turns)
@@ -311,9 +304,8 @@ class MultiTurnChat:
         return first[order], past[order], total[order], horizon
 
     def _gaps(self, generator: np.random.Generator, count: int) -> NDArray[np.int64]:
-        """Lognormal gaps before follow-ups, in ticks."""
-        seconds = generator.lognormal(math.log(self.think_time), self.think_time_sigma, count)
-        return to_ticks(np.minimum(seconds, to_seconds(NEVER)))
+        """Gaps before follow-ups, in ticks."""
+        return sample_ticks(duration("think_time", self.think_time), generator, count)
 
     def _play(
         self,

@@ -6,7 +6,7 @@ import pytest
 from prefixgym.envs.clock import TICKS_PER_SECOND
 from prefixgym.envs.scenarios import registry
 from prefixgym.envs.scenarios.registry import load_scenario, scenario_names, trace_scenario
-from prefixgym.envs.workload.lengths import LogNormal
+from prefixgym.envs.workload.distributions import Empirical, LogNormal, Mixture
 
 SCENARIO = "shared-prompts-8"
 
@@ -36,6 +36,7 @@ def test_overrides_reach_lists_tables_and_sections_that_the_file_lacks() -> None
             "cluster.instances.0.count": "3",
             "workload.output_tokens": "{ median = 100, sigma = 0.5, high = 1000 }",
             "workload.question_tokens": "[16, 64]",
+            "workload.system_tokens": "{ weights = [3, 1], of = [[1, 9], { quantiles = [1, 5] }] }",
             "workload.arrival_cv": "2.0",
             "knowledge.report_interval": "0.5",
         },
@@ -45,6 +46,8 @@ def test_overrides_reach_lists_tables_and_sections_that_the_file_lacks() -> None
     assert knowledge.report_interval == 0.5
     assert workload.output_tokens == LogNormal(100, 0.5, 1000)  # type: ignore[attr-defined]
     assert workload.question_tokens == (16, 64)  # type: ignore[attr-defined]
+    expected = Mixture((3, 1), ((1, 9), Empirical((1, 5))))
+    assert workload.system_tokens == expected  # type: ignore[attr-defined]
     assert workload.arrivals.cv == 2.0  # type: ignore[attr-defined]
 
 
@@ -72,6 +75,11 @@ def test_overrides_reach_lists_tables_and_sections_that_the_file_lacks() -> None
         ("workload.zipff", "1", "workload.zipff: no such key of shared-prompts, allowed: .*zipf"),
         ("workload.zipf", "-1", "workload.zipf: found -1, must be .* at least 0"),
         ("workload.output_tokens", "{ mean = 3 }", "workload.output_tokens: .*allowed: median"),
+        (
+            "workload.output_tokens",
+            "{ weights = [1, 2], of = [3, { median = 0, sigma = 1, high = 3 }] }",
+            r"workload.output_tokens.of\[1\].median: found 0, must be finite and above 0",
+        ),
         (
             "workload.output_tokens",
             "{ mean = 0, high = 9 }",

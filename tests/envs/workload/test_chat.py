@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prefixgym.envs.clock import to_seconds
 from prefixgym.envs.workload.arrivals import Gamma, Poisson
 from prefixgym.envs.workload.chat import MultiTurnChat
-from prefixgym.envs.workload.lengths import Geometric, LogNormal
+from prefixgym.envs.workload.distributions import Geometric, LogNormal, Mixture
 from prefixgym.envs.workload.tape import NO_ROW
 from prefixgym.envs.workload.validate import validate
 
@@ -20,12 +20,15 @@ WORKLOADS = st.builds(
     arrivals=st.sampled_from([Poisson(5.0), Gamma(5.0, 3.0)]),
     block_size=st.sampled_from([1, 16, 64]),
     turns=st.sampled_from([1, 3, (2, 6), Geometric(3, high=30), LogNormal(4, 0.8, high=40)]),
-    think_time=st.floats(0.1, 100),
-    think_time_sigma=st.floats(0, 2),
+    think_time=st.one_of(
+        st.floats(0, 100), st.builds(LogNormal, st.floats(0.1, 100), st.floats(0.1, 2))
+    ),
     num_system_prompts=st.integers(1, 5),
     zipf=st.sampled_from([0.0, 1.0]),
     system_tokens=st.sampled_from([0, 40, (0, 100)]),
-    user_tokens=st.sampled_from([1, (1, 60), LogNormal(20, 1, high=80)]),
+    user_tokens=st.sampled_from(
+        [1, (1, 60), LogNormal(20, 1, high=80), Mixture([3, 1], [(1, 9), (50, 80)])]
+    ),
     output_tokens=st.sampled_from([1, (1, 90), LogNormal(20, 1, high=80)]),
     max_prompt_tokens=st.sampled_from([180, 400, 10**6]),
     closed_loop=st.booleans(),
@@ -95,7 +98,7 @@ def test_closed_loop_is_the_same_requests_linked(workload: MultiTurnChat, seed: 
 def test_sessions_share_their_system_prompts_full_blocks() -> None:
     # 100 tokens in blocks of 16: six shared blocks.
     workload = MultiTurnChat(
-        200, Poisson(5.0), 16, think_time=5, num_system_prompts=3, system_tokens=100
+        200, Poisson(5.0), 16, think_time=5.0, num_system_prompts=3, system_tokens=100
     )
     tape = workload.tape(0)
     heads = {tuple(tape.block_ids(row)[:6]) for row in range(200)}
@@ -122,8 +125,7 @@ STEADY = MultiTurnChat(
     Poisson(4.0),
     16,
     turns=TURNS,
-    think_time=8.0,
-    think_time_sigma=0.7,
+    think_time=LogNormal(8.0, 0.7),
     system_tokens=100,
     user_tokens=10,
     output_tokens=10,
@@ -194,8 +196,10 @@ def test_bursty_sessions_keep_the_rate() -> None:
     assert 20_000 / to_seconds(requests["arrival"][-1]) == pytest.approx(4.0, rel=0.1)
 
 
-def test_think_time_is_the_median_gap() -> None:
-    workload = MultiTurnChat(20_000, Poisson(20.0), 64, think_time=6.0, closed_loop=True)
+def test_think_times_are_the_gaps() -> None:
+    workload = MultiTurnChat(
+        20_000, Poisson(20.0), 64, think_time=LogNormal(6.0, 1.0), closed_loop=True
+    )
     requests = workload.tape(0).requests
     gaps = to_seconds(requests["arrival"][requests["parent"] != NO_ROW])
     # Gaps that the episode's end cuts are long ones: 1,000 s make them few.
@@ -209,8 +213,7 @@ def test_think_time_is_the_median_gap() -> None:
         ("num_requests", 0),
         ("block_size", 0),
         ("turns", 0),
-        ("think_time", 0.0),
-        ("think_time_sigma", -1.0),
+        ("think_time", -1.0),
         ("num_system_prompts", 0),
         ("zipf", float("nan")),
         ("system_tokens", -1),
