@@ -6,22 +6,18 @@ on stdout and nothing else there. Heavy modules are imported by the commands tha
 
 import dataclasses
 import json
-import math
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 import typer.core
-from rich.console import Console
 
-if TYPE_CHECKING:
-    from prefixgym.experiments.table import Table
+from prefixgym.experiments.console import Json, print_json, print_tables
+from prefixgym.experiments.trace_commands import app as trace_app
 
 RUNS = Path("runs")
-_PIPE_WIDTH = 120
 
 
 class _OneLineErrors(typer.core.TyperGroup):
@@ -43,6 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(trace_app, name="trace")
 
 
 def _cores() -> int:
@@ -52,7 +49,6 @@ def _cores() -> int:
         return os.cpu_count() or 1
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -110,9 +106,9 @@ def leaderboard(
     report = Report.of(read_cells(cells, folder / "cells"), failures)
     files = report.write(folder, f"Leaderboard: {name or suite}")
     if as_json:
-        _print_json(report.json() | {"files": {key: str(path) for key, path in files.items()}})
+        print_json(report.json() | {"files": {key: str(path) for key, path in files.items()}})
     else:
-        _print_tables(report.tables())
+        print_tables(report.tables())
         typer.echo(f"\nwritten: {', '.join(map(str, files.values()))}")
     for failure in failures:
         typer.echo(f"failed: {failure.cell.key}: {failure.message}", err=True)
@@ -175,9 +171,9 @@ def evaluate(
             start=rates[0],
         )
     if as_json:
-        _print_json(result)
+        print_json(result)
         return
-    _print_tables([rates_table(summary)])
+    print_tables([rates_table(summary)])
     if capacity:
         typer.echo(f"\ncapacity: {result['capacity']:.3g} requests/s with 90 % attainment")
 
@@ -213,9 +209,9 @@ def train(
         model = learn(training, folder, on_rollout)
     summary = summarise(compare(model, training, chosen.seeds.of("validation")[:seeds]))
     if as_json:
-        _print_json({"folder": str(folder), "cells": summary.to_dicts()})
+        print_json({"folder": str(folder), "cells": summary.to_dicts()})
         return
-    _print_tables([scenario_table(summary)])
+    print_tables([scenario_table(summary)])
     typer.echo(f"\nwritten: {folder / 'model.zip'}; see it with tensorboard --logdir {folder}")
 
 
@@ -267,9 +263,9 @@ def replay(
     scenario = trace_scenario(trace, [rate], flags | overrides, block_size)
     episode = evaluate_cell(Cell(scenario, rate, router, (seed,), parameters)).row(0, named=True)
     if as_json:
-        _print_json({"trace": str(trace), "speedup": speedup, **episode})
+        print_json({"trace": str(trace), "speedup": speedup, **episode})
         return
-    _print_tables([episode_table(f"{trace.name}, {router}, {rate:.3g} requests/s", episode)])
+    print_tables([episode_table(f"{trace.name}, {router}, {rate:.3g} requests/s", episode)])
 
 
 @app.command()
@@ -286,13 +282,13 @@ def routers(as_json: Json = False) -> None:
         for name in router_names()
     }
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     rows = [
         (name, " ".join(f"{k}={v}" for k, v in entry["parameters"].items()), entry["source"])
         for name, entry in found.items()
     ]
-    _print_tables([Table("Routers", ("router", "parameters", "source"), rows, prose=True)])
+    print_tables([Table("Routers", ("router", "parameters", "source"), rows, prose=True)])
 
 
 @app.command()
@@ -303,7 +299,7 @@ def scenarios(as_json: Json = False) -> None:
 
     found = [load_scenario(name) for name in scenario_names()]
     if as_json:
-        _print_json({scenario.name: scenario.model_dump(mode="json") for scenario in found})
+        print_json({scenario.name: scenario.model_dump(mode="json") for scenario in found})
         return
     rows = [
         (
@@ -316,7 +312,7 @@ def scenarios(as_json: Json = False) -> None:
         for scenario in found
     ]
     headings = ("scenario", "instances", "TTFT, TPOT", "requests/s", "description")
-    _print_tables([Table("Scenarios", headings, rows, prose=True)])
+    print_tables([Table("Scenarios", headings, rows, prose=True)])
 
 
 @app.command()
@@ -327,7 +323,7 @@ def profiles(as_json: Json = False) -> None:
 
     found = [profile(name) for name in profile_names()]
     if as_json:
-        _print_json({p.name: dataclasses.asdict(p) for p in found})
+        print_json({p.name: dataclasses.asdict(p) for p in found})
         return
     rows = [
         (
@@ -341,7 +337,7 @@ def profiles(as_json: Json = False) -> None:
         for p in found
     ]
     headings = ("profile", "model", "GPUs", "KV tokens", "prefill error %", "decode error %")
-    _print_tables([Table("Profiles", headings, rows)])
+    print_tables([Table("Profiles", headings, rows)])
 
 
 def _settings(given: Sequence[str] | None) -> tuple[dict[str, str], dict[str, str]]:
@@ -354,27 +350,6 @@ def _settings(given: Sequence[str] | None) -> tuple[dict[str, str], dict[str, st
             raise ValueError(f"--set: found {setting!r}, must be KEY=VALUE")
         (overrides if "." in key else parameters)[key] = value
     return parameters, overrides
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(_finite(value), allow_nan=False))
-
-
-def _finite(value: Any) -> Any:
-    """The same with null for nan and infinities, which JSON cannot say."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _print_tables(tables: "Sequence[Table]") -> None:
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    for table in tables:
-        console.print()
-        console.print(table.title, style="bold", markup=False, highlight=False)
-        console.print(table.rich())
 
 
 @app.command()
@@ -407,7 +382,7 @@ def bench(
     if page is not None:
         page.write_text(markdown(found), encoding="utf-8")
     if as_json:
-        _print_json({"machine": machine(), "measurements": [vars(item) for item in found]})
+        print_json({"machine": machine(), "measurements": [vars(item) for item in found]})
         return
     typer.echo(machine())
     for item in found:

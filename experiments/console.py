@@ -1,0 +1,39 @@
+"""What commands print: tables for people, one JSON object for programs."""
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from prefixgym.experiments.table import Table
+
+_PIPE_WIDTH = 120
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+
+
+def print_json(value: Any) -> None:
+    """One line on stdout; nan and infinities, which JSON cannot say, become null."""
+    typer.echo(json.dumps(_finite(value), allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_tables(tables: "Sequence[Table]") -> None:
+    """Each below its title, as wide as the terminal."""
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    for table in tables:
+        console.print()
+        console.print(table.title, style="bold", markup=False, highlight=False)
+        console.print(table.rich())
