@@ -94,14 +94,14 @@ class WorkloadSection(BaseModel):
         generator: where the requests come from.
         num_requests: requests of an episode; a trace plays all its rows if this is left out, else
             windows of so many.
-        arrival_cv: coefficient of variation of the gaps between arrivals; 1 is Poisson.
+        arrivals: how they come, see `arrivals.py`; Poisson by default. A trace has its own.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     generator: Literal["shared-prompts", "chat", "trace"]
     num_requests: int | None = Field(default=None, ge=1)
-    arrival_cv: float = Field(default=1.0, gt=0)
+    arrivals: dict[str, Any] | None = None
 
     def build(self, rate: float, block_size: int) -> Workload:
         """The generator at `rate` requests/s; ValueError if it refuses a key or a value."""
@@ -110,7 +110,7 @@ class WorkloadSection(BaseModel):
             self.model_extra or {},
             num_requests=self.num_requests,
             rate=rate,
-            arrival_cv=self.arrival_cv,
+            arrivals=self.arrivals,
             block_size=block_size,
         )
 

@@ -29,7 +29,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from prefixgym.envs.clock import to_seconds
-from prefixgym.envs.workload.arrivals import Arrivals, Gamma, Poisson
+from prefixgym.envs.scenarios.arrivals import build_arrivals
 from prefixgym.envs.workload.chat import MultiTurnChat
 from prefixgym.envs.workload.distributions import Empirical, Geometric, LogNormal, Mixture
 from prefixgym.envs.workload.mooncake import read_mooncake
@@ -49,7 +49,7 @@ def build_workload(
     *,
     num_requests: int | None,
     rate: float,
-    arrival_cv: float,
+    arrivals: Mapping[str, Any] | None,
     block_size: int,
 ) -> Workload:
     """A workload as a scenario describes it.
@@ -59,14 +59,15 @@ def build_workload(
         parameters: the other keys of the generator, as TOML gives them.
         num_requests: requests of an episode; None, for a trace only, plays all of it.
         rate: requests/s.
-        arrival_cv: coefficient of variation of the gaps between arrivals; 1 is Poisson. A trace
-            has its own arrivals.
+        arrivals: how they come, see `build_arrivals`; None: Poisson, or as a trace has them.
         block_size: tokens in a block.
 
     Raises:
         ValueError: a key that the generator lacks, one it needs, or a value it refuses.
     """
     if generator == "trace":
+        if arrivals is not None:
+            raise ValueError("arrivals: found some, a trace has its own")
         return _build_trace(parameters, num_requests, rate, block_size)
     if num_requests is None:
         raise ValueError(f"num_requests: missing, {generator} needs it")
@@ -82,9 +83,11 @@ def build_workload(
             values[key] = None
         elif field.default is dataclasses.MISSING:
             raise ValueError(f"{key}: missing, {generator} needs it")
-    arrivals: Arrivals = Poisson(rate) if arrival_cv == 1 else Gamma(rate, arrival_cv)
     workload: Workload = cls(
-        num_requests=num_requests, arrivals=arrivals, block_size=block_size, **values
+        num_requests=num_requests,
+        arrivals=build_arrivals(arrivals or {}, rate),
+        block_size=block_size,
+        **values,
     )
     return workload
 

@@ -12,6 +12,7 @@ the episode sees of its session if its gap is longer than t. The sessions of suc
 drawn in proportion to P(N) (N − 1), and each of a session's follow-ups is equally likely to be the
 one. This is exact for sessions that start as a Poisson process. For other processes the sessions
 from before time 0 are drawn so too, which is near enough: independent gaps scatter old sessions.
+Where load varies with time, they come at its mean rate.
 """
 
 import functools
@@ -284,7 +285,7 @@ class MultiTurnChat:
         number = np.arange(turns.low, turns.high + 1)
         probability = turns.probabilities()
         rate = self.arrivals.rate / self.mean_turns
-        started = since + self.arrivals.at_rate(rate).ticks(sources[0], starts)
+        started = self.arrivals.at_rate(rate).ticks(sources[0], starts, since)
         horizon = int(started[-1])
 
         span = horizon - since

@@ -6,7 +6,9 @@ import pytest
 from prefixgym.envs.clock import TICKS_PER_SECOND
 from prefixgym.envs.scenarios import registry
 from prefixgym.envs.scenarios.registry import load_scenario, scenario_names, trace_scenario
+from prefixgym.envs.workload.arrivals import Weibull
 from prefixgym.envs.workload.distributions import Empirical, LogNormal, Mixture
+from prefixgym.envs.workload.varying_load import Bursts, Diurnal, VaryingLoad
 
 SCENARIO = "shared-prompts-8"
 
@@ -37,7 +39,8 @@ def test_overrides_reach_lists_tables_and_sections_that_the_file_lacks() -> None
             "workload.output_tokens": "{ median = 100, sigma = 0.5, high = 1000 }",
             "workload.question_tokens": "[16, 64]",
             "workload.system_tokens": "{ weights = [3, 1], of = [[1, 9], { quantiles = [1, 5] }] }",
-            "workload.arrival_cv": "2.0",
+            "workload.arrivals.process": "gamma",
+            "workload.arrivals.cv": "2.0",
             "knowledge.report_interval": "0.5",
         },
     )
@@ -72,6 +75,21 @@ def test_overrides_reach_lists_tables_and_sections_that_the_file_lacks() -> None
         ("rates", "[2, 1]", r"rates: found \[2.0, 1.0\], must be above 0 and ascend"),
         ("seeds.test.first", "7", "seeds: train and test share seed 7"),
         ("workload.generator", "mail", "workload.generator: found 'mail'.*'shared-prompts'"),
+        ("workload.arrivals", "3", "workload.arrivals: found 3, "),
+        (
+            "workload.arrivals.process",
+            "uniform",
+            "workload.arrivals.process: found 'uniform', allowed: poisson, gamma, weibull",
+        ),
+        ("workload.arrivals.cv", "2", "workload.arrivals.cv: no such key of poisson, allowed: pro"),
+        ("workload.arrivals.process", "gamma", "workload.arrivals.cv: missing, gamma needs it"),
+        ("workload.arrivals.bursts.every", "9", "workload.arrivals.bursts.duration: missing"),
+        ("workload.arrivals.diurnal", "9", "workload.arrivals.diurnal: found 9, must be a table"),
+        (
+            "workload.arrivals.diurnal",
+            "{ period = 60, start = -1 }",
+            "workload.arrivals.diurnal.start: found -1",
+        ),
         ("workload.zipff", "1", "workload.zipff: no such key of shared-prompts, allowed: .*zipf"),
         ("workload.zipf", "-1", "workload.zipf: found -1, must be .* at least 0"),
         ("workload.output_tokens", "{ mean = 3 }", "workload.output_tokens: .*allowed: median"),
@@ -139,6 +157,24 @@ def test_traces_bring_their_block_size_and_may_be_split(trace: Path) -> None:
     assert split.build(1.0).workload.tape(0).block_size == 64
     with pytest.raises(ValueError, match=r"workload.block_size: found 100, must divide .* 512"):
         trace_scenario(trace, [1.0], {"cluster.block_size": "100"})
+
+
+def test_traces_have_their_own_arrivals(trace: Path) -> None:
+    with pytest.raises(ValueError, match=r"workload.arrivals: found some, a trace has its own"):
+        trace_scenario(trace, [1.0], {"workload.arrivals.process": "poisson"})
+
+
+def test_arrivals_vary_as_the_file_says() -> None:
+    overrides = {
+        "workload.arrivals.process": "weibull",
+        "workload.arrivals.cv": "0.5",
+        "workload.arrivals.diurnal": "{ period = 60, spikes = [[10, 5, 3.0]] }",
+        "workload.arrivals.bursts": "{ every = 50, duration = 5, factor = 2 }",
+    }
+    workload = load_scenario(SCENARIO, overrides).build(10.0).workload
+    assert workload.arrivals == VaryingLoad(  # type: ignore[attr-defined]
+        Weibull(10.0, 0.5), Diurnal(60, spikes=((10, 5, 3.0),)), Bursts(50, 5, 2)
+    )
 
 
 def test_windows_of_a_trace_are_drawn_by_the_seed(trace: Path) -> None:

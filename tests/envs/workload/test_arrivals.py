@@ -2,15 +2,24 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from prefixgym.envs.clock import TICKS_PER_SECOND, to_seconds
-from prefixgym.envs.workload.arrivals import Arrivals, Gamma, Poisson
+from prefixgym.envs.workload.arrivals import Arrivals, Gamma, Poisson, Weibull
 
 COUNT = 200_000
+RENEWAL = [Poisson(4.0), Gamma(4.0, 2.0), Weibull(4.0, 2.0)]
 
 
 @pytest.mark.parametrize(
-    ("arrivals", "cv"), [(Poisson(20.0), 1.0), (Gamma(20.0, 3.0), 3.0), (Gamma(20.0, 0.25), 0.25)]
+    ("arrivals", "cv"),
+    [
+        (Poisson(20.0), 1.0),
+        (Gamma(20.0, 3.0), 3.0),
+        (Gamma(20.0, 0.25), 0.25),
+        (Weibull(20.0, 2.0), 2.0),
+        (Weibull(20.0, 0.25), 0.25),
+    ],
 )
 def test_rate_and_burstiness(arrivals: Arrivals, cv: float) -> None:
     ticks = arrivals.ticks(np.random.default_rng(0), COUNT)
@@ -23,7 +32,14 @@ def test_rate_and_burstiness(arrivals: Arrivals, cv: float) -> None:
     assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.03)
 
 
-@pytest.mark.parametrize("arrivals", [Poisson(4.0), Gamma(4.0, 2.0)])
+def test_weibull_gaps_have_weibulls_distribution() -> None:
+    # Shape ½ has P(gap > x) = exp(−√(2 x rate)) and a cv of √5.
+    ticks = Weibull(10.0, 5**0.5).ticks(np.random.default_rng(0), 20_000)
+    gaps = to_seconds(np.diff(ticks, prepend=0))
+    assert stats.kstest(gaps, lambda x: 1 - np.exp(-np.sqrt(20.0 * x))).pvalue > 0.01
+
+
+@pytest.mark.parametrize("arrivals", RENEWAL)
 def test_another_rate_only_stretches_time(arrivals: Arrivals) -> None:
     slow = arrivals.ticks(np.random.default_rng(3), 1000)
     fast = arrivals.at_rate(8.0).ticks(np.random.default_rng(3), 1000)
@@ -31,12 +47,12 @@ def test_another_rate_only_stretches_time(arrivals: Arrivals) -> None:
     np.testing.assert_allclose(fast * 2, slow, atol=2000)  # a tick of rounding for each gap
 
 
-@pytest.mark.parametrize("arrivals", [Poisson(4.0), Gamma(4.0, 2.0)])
+@pytest.mark.parametrize("arrivals", RENEWAL)
 def test_drawing_on_continues_the_process(arrivals: Arrivals) -> None:
     whole = arrivals.ticks(np.random.default_rng(3), 100)
     generator = np.random.default_rng(3)
     head = arrivals.ticks(generator, 40)
-    tail = head[-1] + arrivals.ticks(generator, 60)
+    tail = arrivals.ticks(generator, 60, int(head[-1]))
     np.testing.assert_array_equal(np.concatenate([head, tail]), whole)
 
 
@@ -46,8 +62,12 @@ def test_bad_parameters_are_refused_by_key() -> None:
             Poisson(rate)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"^arrivals\.rate: found"):
             Gamma(rate, 1.0)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"^arrivals\.rate: found"):
+            Weibull(rate, 1.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^arrivals\.cv: found 0"):
         Gamma(1.0, 0.0)
+    with pytest.raises(ValueError, match=r"^arrivals\.cv: found 0.02, must be between 0.025 and"):
+        Weibull(1.0, 0.02)
 
 
 def test_arrivals_beyond_the_clock_are_refused() -> None:
