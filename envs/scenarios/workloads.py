@@ -32,7 +32,7 @@ from prefixgym.envs.clock import to_seconds
 from prefixgym.envs.scenarios.arrivals import build_arrivals
 from prefixgym.envs.workload.chat import MultiTurnChat
 from prefixgym.envs.workload.distributions import Empirical, Geometric, LogNormal, Mixture
-from prefixgym.envs.workload.mooncake import read_mooncake
+from prefixgym.envs.workload.readers.mooncake import read_mooncake
 from prefixgym.envs.workload.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.tape import Tape, Workload
 from prefixgym.envs.workload.trace import TraceWorkload

@@ -39,14 +39,18 @@ def _find_bad_link(requests: NDArray[np.void]) -> int:
 
 
 @kernel
-def _find_bad_chain(
+def find_bad_chain(
     requests: NDArray[np.void],
     runs: NDArray[np.void],
     first: NDArray[np.int64],
     last: NDArray[np.int64],
     sizes: NDArray[np.int64],
-) -> int:
-    """Row with a block id that has another predecessor or depth than before, or NO_ROW."""
+) -> tuple[int, int, int, int]:
+    """Row with a block id that has another predecessor than before, or NO_ROW.
+
+    `sizes`, `first` and `last` are those of `cut_runs`. After the row come the id, its predecessor
+    there, and the one it had before (-1 for none).
+    """
     depth_of = np.full(sizes.size, -1)
     predecessor_of = np.empty(sizes.size, np.int64)
     for row in range(requests.size):
@@ -60,11 +64,11 @@ def _find_bad_chain(
                     depth_of[segment] = depth
                     predecessor_of[segment] = predecessor
                 elif depth_of[segment] != depth or predecessor_of[segment] != predecessor:
-                    return row
+                    return row, block, predecessor, predecessor_of[segment]
                 depth += sizes[segment]
                 block += sizes[segment]
                 predecessor = block - 1
-    return NO_ROW
+    return NO_ROW, 0, 0, 0
 
 
 def validate(tape: Tape) -> None:
@@ -146,7 +150,7 @@ def validate(tape: Tape) -> None:
         "ids in its runs, must be the larger of num_blocks and cacheable_blocks",
     )
     sizes, first, last = cut_runs(tape.runs)
-    bad = _find_bad_chain(tape.requests, tape.runs, first, last, sizes)
+    bad = find_bad_chain(tape.requests, tape.runs, first, last, sizes)[0]
     if bad != NO_ROW:
         raise ValueError(
             f"requests[{bad}]: a block id follows another id, or comes at another depth, than in "

@@ -37,7 +37,7 @@ from prefixgym.envs.cluster.profiles import MOCKER, constant_profile, profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.slo import Slo
-from prefixgym.envs.workload.mooncake import read_mooncake
+from prefixgym.envs.workload.readers.mooncake import read_mooncake
 from prefixgym.envs.workload.trace import TraceWorkload
 from prefixgym.experiments.bench.dynamo_peer import (
     PYTHON_VARIABLE,

@@ -21,7 +21,7 @@ from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.vector import PrefixRoutingVectorEnv
-from prefixgym.envs.workload.mooncake import read_mooncake
+from prefixgym.envs.workload.readers.mooncake import read_mooncake
 from prefixgym.envs.workload.trace import TraceWorkload
 from prefixgym.experiments.bench.dynamo_peer import PeerCluster, run_peer
 

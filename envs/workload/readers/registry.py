@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from prefixgym.envs.workload.mooncake import read_mooncake
+from prefixgym.envs.workload.readers.mooncake import read_mooncake
 from prefixgym.envs.workload.tape import Tape
 
 

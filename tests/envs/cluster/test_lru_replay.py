@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from random_cases import build_tape, random_draws
 
 from prefixgym.envs.cluster.lru_replay import lru_hit_rate
-from prefixgym.envs.workload.mooncake import read_mooncake
+from prefixgym.envs.workload.readers.mooncake import read_mooncake
 from prefixgym.envs.workload.tape import Tape
 
 INFINITE = 10**9

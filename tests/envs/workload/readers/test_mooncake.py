@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from prefixgym.envs.clock import TICKS_PER_MS
-from prefixgym.envs.workload.mooncake import read_mooncake
+from prefixgym.envs.workload.readers.mooncake import read_mooncake
 from prefixgym.envs.workload.reuse import Reuse, reuse
 from prefixgym.envs.workload.validate import validate
 
@@ -111,9 +111,9 @@ BREAKS: list[tuple[Row | str, str]] = [
     ({"hash_ids": [0, 1, 2**63]}, "hash_ids[2]: found 9223372036854775808, must be between 0"),
     ({"hash_ids": [0, 1]}, "hash_ids: found 2 ids for input_length 10, must be one for each"),
     ({"hash_ids": [0, 1, 2, 3]}, "hash_ids: found 4 ids for input_length 10, must be one for"),
-    ({"hash_ids": [0, 1, 1]}, "hash_ids[2]: found 1 after id 1, but after id 0 on line 1"),
-    ({"hash_ids": [0, 9, 2]}, "hash_ids[2]: found 2 after id 9, but after id 1 on line 1"),
-    ({"hash_ids": [1, 8, 9]}, "hash_ids[0]: found 1 after no other id, but after id 0 on line 1"),
+    ({"hash_ids": [0, 1, 1]}, "hash_ids: found id 1 after id 1, but after id 0 on line 1"),
+    ({"hash_ids": [0, 9, 2]}, "hash_ids: found id 2 after id 9, but after id 1 on line 1"),
+    ({"hash_ids": [1, 8, 9]}, "hash_ids: found id 1 after no other id, but after id 0 on line 1"),
     ('{"timestamp": 6, "input_le', "not JSON, or cut off (Unterminated string starting at, column"),
     ("[" * 100_000, "not JSON of a request ("),
     ('{"timestamp": ' + "9" * 5000 + "}", "not JSON of a request ("),
@@ -179,15 +179,43 @@ PUBLISHED = {
     # `traces.md` §3.2 and §3.3, to the digits printed there.
     "mooncake_conversation/conversation_trace.jsonl.gz": (
         (12_031, 288_500, 182_790),
-        Reuse(12_031, 12_035, 343, 288_500, 182_790, 0.366, 0.374, 0.398, 0.409, 0.0),
+        Reuse(
+            12_031,
+            12_035,
+            343,
+            288_500,
+            182_790,
+            0.366,
+            0.374,
+            0.398,
+            0.409,
+            0.0,
+            (1, 25, 106),
+            0.759,
+        ),
     ),
     "mooncake_synthetic/synthetic_trace.jsonl.gz": (
         (3_993, 121_877, 43_924),
-        Reuse(3_993, 15_325, 149, 121_877, 43_924, 0.640, 0.651, 0.863, 0.432, 0.55),
+        Reuse(
+            3_993,
+            15_325,
+            149,
+            121_877,
+            43_924,
+            0.640,
+            0.651,
+            0.863,
+            0.432,
+            0.55,
+            (0, 70, 121),
+            0.585,
+        ),
     ),
     "mooncake_arxiv_toolagent_head1000/mooncake_trace_1000.jsonl.gz": (
         (1_000, 19_686, 12_207),
-        Reuse(1_000, 9_792, 199, 19_686, 12_207, 0.380, 0.391, 0.467, 0.572, 0.003),
+        Reuse(
+            1_000, 9_792, 199, 19_686, 12_207, 0.380, 0.391, 0.467, 0.572, 0.003, (5, 12, 41), 0.855
+        ),
     ),
 }
 
@@ -206,6 +234,8 @@ def test_published_traces_have_the_published_figures(traces: Path, name: str) ->
         assert getattr(found, field) == pytest.approx(getattr(expected, field), abs=0.0006), field
     without = expected.requests_without_hit
     assert found.requests_without_hit == pytest.approx(without, abs=0.006)
+    assert found.hit_depth == pytest.approx(expected.hit_depth, abs=0.5)
+    assert found.blocks_used_once == pytest.approx(expected.blocks_used_once, abs=0.0006)
 
 
 def test_splitting_a_real_trace_keeps_its_sharing(traces: Path) -> None:
