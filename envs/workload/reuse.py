@@ -25,6 +25,8 @@ class Reuse:
         token_hit_second_half: token_hit of the second half of the rows, the first half only warms.
         request_hit: mean over requests of the share of a prompt's tokens that hit.
         requests_without_hit: share of requests of which no block hits.
+        hit_depth: blocks of a request that hit, at p50, p90 and p99.
+        blocks_used_once: share of `unique_blocks` that only one request names.
     """
 
     requests: int
@@ -37,6 +39,8 @@ class Reuse:
     token_hit_second_half: float
     request_hit: float
     requests_without_hit: float
+    hit_depth: tuple[float, float, float]
+    blocks_used_once: float
 
 
 @kernel
@@ -46,10 +50,12 @@ def _count_hits(
     last: NDArray[np.int64],
     sizes: NDArray[np.int64],
     hits: NDArray[np.int64],
-) -> int:
-    """Fill `hits` [R] with each prompt's blocks seen before; return the number of different ids."""
-    seen = np.zeros(sizes.size, np.bool_)
-    unique = 0
+    uses: NDArray[np.int64],
+) -> None:
+    """Fill `hits` [R] with each prompt's blocks seen before, and `uses` [S] of each segment.
+
+    `uses` comes in as zeros.
+    """
     for row in range(requests.size):
         hits[row] = 0
         left = requests[row].num_blocks
@@ -57,13 +63,10 @@ def _count_hits(
         for run in range(first_run, first_run + requests[row].num_runs):
             for segment in range(first[run], last[run]):
                 # Ids are chained, so what was seen before comes before what is new.
-                if seen[segment]:
+                if uses[segment] > 0:
                     hits[row] += min(sizes[segment], left)
-                else:
-                    seen[segment] = True
-                    unique += sizes[segment]
+                uses[segment] += 1
                 left -= min(sizes[segment], left)
-    return unique
 
 
 def reuse(tape: Tape) -> Reuse:
@@ -75,20 +78,25 @@ def reuse(tape: Tape) -> Reuse:
     requests = tape.requests
     sizes, first, last = cut_runs(tape.runs)
     hits = np.empty(len(requests), np.int64)
-    unique = _count_hits(requests, first, last, sizes, hits)
+    uses = np.zeros(len(sizes), np.int64)
+    _count_hits(requests, first, last, sizes, hits, uses)
+    unique = int(sizes[uses > 0].sum())
     prompt = requests["prompt_tokens"].astype(np.int64)
     blocks = requests["num_blocks"].astype(np.int64)
     hit_tokens = np.minimum(hits * tape.block_size, prompt)
     half = len(requests) // 2
+    p50, p90, p99 = np.percentile(hits, [50, 90, 99]).tolist()
     return Reuse(
         requests=len(requests),
         prompt_tokens=float(prompt.mean()),
         output_tokens=float(requests["output_tokens"].mean()),
         blocks=int(blocks.sum()),
-        unique_blocks=int(unique),
+        unique_blocks=unique,
         block_hit=float(hits.sum() / max(1, blocks.sum())),
         token_hit=float(hit_tokens.sum() / prompt.sum()),
         token_hit_second_half=float(hit_tokens[half:].sum() / prompt[half:].sum()),
         request_hit=float(np.mean(hit_tokens / prompt)),
         requests_without_hit=float(np.mean(hits == 0)),
+        hit_depth=(p50, p90, p99),
+        blocks_used_once=float(sizes[uses == 1].sum() / max(1, unique)),
     )

@@ -1,5 +1,7 @@
 """Infinite-cache figures against a set of all ids seen so far."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -72,6 +74,10 @@ def test_figures_equal_those_of_a_set(workload: Workload, seed: int) -> None:
     assert found.token_hit_second_half == pytest.approx(tokens[half:].sum() / prompt[half:].sum())
     assert found.request_hit == pytest.approx(np.mean(tokens / prompt))
     assert found.requests_without_hit == pytest.approx(hits.count(0) / len(hits))
+    assert found.hit_depth == pytest.approx(tuple(np.percentile(hits, (50, 90, 99))))
+    uses = Counter(int(block) for row in range(len(requests)) for block in tape.block_ids(row))
+    once = sum(count == 1 for count in uses.values())
+    assert found.blocks_used_once == pytest.approx(once / max(1, len(uses)))
 
 
 def test_blocks_that_decoding_fills_count_in_the_next_turn() -> None:
