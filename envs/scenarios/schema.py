@@ -99,7 +99,9 @@ class WorkloadSection(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    generator: Literal["shared-prompts", "chat", "trace"]
+    generator: Literal[
+        "shared-prompts", "chat", "long-documents", "retrieval", "unique-prompts", "trace"
+    ]
     num_requests: int | None = Field(default=None, ge=1)
     arrivals: dict[str, Any] | None = None
 

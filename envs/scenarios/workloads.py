@@ -1,7 +1,7 @@
 """The `[workload]` table of a scenario: which generator, and that generator's own parameters.
 
 The parameters are the fields of the generator's class, under their names, so that a scenario can
-say whatever the class can. A field that may be None is None if it is left out.
+say whatever the class can. A field without a default that may be None is None if it is left out.
 
 Lengths (whole numbers of tokens, turns, …) and times (seconds) are distributions, in one of these
 forms (`workload/distributions.py` says what each means):
@@ -31,15 +31,22 @@ from typing import Any
 from prefixgym.envs.clock import to_seconds
 from prefixgym.envs.scenarios.arrivals import build_arrivals
 from prefixgym.envs.workload.chat import MultiTurnChat
-from prefixgym.envs.workload.distributions import Empirical, Geometric, LogNormal, Mixture
+from prefixgym.envs.workload.documents import LongDocuments
 from prefixgym.envs.workload.readers.mooncake import read_mooncake
+from prefixgym.envs.workload.retrieval import RetrievedPassages
 from prefixgym.envs.workload.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.tape import Tape, Workload
 from prefixgym.envs.workload.trace import TraceWorkload
+from prefixgym.envs.workload.unique_prompts import UniquePrompts
 
-GENERATORS: dict[str, Any] = {"shared-prompts": SharedPrompts, "chat": MultiTurnChat}
+GENERATORS: dict[str, Any] = {
+    "shared-prompts": SharedPrompts,
+    "chat": MultiTurnChat,
+    "long-documents": LongDocuments,
+    "retrieval": RetrievedPassages,
+    "unique-prompts": UniquePrompts,
+}
 
-_TABLES: tuple[Any, ...] = (LogNormal, Geometric, Empirical, Mixture)
 _SET_BY_SCENARIO = ("num_requests", "arrivals", "block_size")
 
 
@@ -78,11 +85,11 @@ def build_workload(
     values: dict[str, Any] = {}
     for key, field in fields.items():
         if key in parameters:
-            values[key] = _from_toml(key, parameters[key])
-        elif type(None) in typing.get_args(hints[key]):
-            values[key] = None
+            values[key] = _from_toml(key, parameters[key], _tables(hints[key]))
         elif field.default is dataclasses.MISSING:
-            raise ValueError(f"{key}: missing, {generator} needs it")
+            if type(None) not in typing.get_args(hints[key]):
+                raise ValueError(f"{key}: missing, {generator} needs it")
+            values[key] = None
     workload: Workload = cls(
         num_requests=num_requests,
         arrivals=build_arrivals(arrivals or {}, rate),
@@ -138,20 +145,30 @@ def _refuse_others(generator: str, found: Iterable[str], allowed: Collection[str
             raise ValueError(f"{key}: no such key of {generator}, allowed: {', '.join(allowed)}")
 
 
-def _from_toml(key: str, value: Any) -> Any:
+def _tables(hint: Any) -> tuple[Any, ...]:
+    """The classes that a table may describe in a field with this type hint."""
+    return tuple(part for part in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(part))
+
+
+def _from_toml(key: str, value: Any, tables: tuple[Any, ...]) -> Any:
     """Lists and tables become what the generators take; everything else is left as it is."""
     if isinstance(value, list):
-        return tuple(_from_toml(f"{key}[{index}]", item) for index, item in enumerate(value))
+        return tuple(
+            _from_toml(f"{key}[{index}]", item, tables) for index, item in enumerate(value)
+        )
     if not isinstance(value, dict):
         return value
-    for table in _TABLES:
+    for table in tables:
         names = {f.name: f for f in dataclasses.fields(table)}
         needed = {name for name, f in names.items() if f.default is dataclasses.MISSING}
         if needed <= value.keys() <= names.keys():
-            fields = {name: _from_toml(f"{key}.{name}", item) for name, item in value.items()}
+            # A mixture is of what the field may be itself.
+            fields = {k: _from_toml(f"{key}.{k}", item, tables) for k, item in value.items()}
             try:
                 return table(**fields)
             except ValueError as error:
                 raise ValueError(f"{key}.{error}") from None
-    allowed = " or ".join(", ".join(f.name for f in dataclasses.fields(t)) for t in _TABLES)
-    raise ValueError(f"{key}: found a table with {', '.join(value)}, allowed: {allowed}")
+    allowed = " or ".join(", ".join(f.name for f in dataclasses.fields(t)) for t in tables)
+    raise ValueError(
+        f"{key}: found a table with {', '.join(value)}, allowed: {allowed or 'no table'}"
+    )

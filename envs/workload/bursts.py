@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 from prefixgym.envs.workload.fields import check_number
 
 
-def check_bursts(key: str, every: float, duration: float) -> None:
-    """Raise ValueError unless 0 < `duration` < `every`."""
-    check_number(f"{key}.duration", duration, 0, above=True)
-    check_number(f"{key}.every", every, duration, above=True)
+def check_bursts(path: str, every: float, duration: float) -> None:
+    """Raise ValueError unless 0 < `duration` < `every`; `path` comes before the name of either."""
+    check_number(f"{path}duration", duration, 0, above=True)
+    check_number(f"{path}every", every, duration, above=True)
 
 
 def burst_starts(

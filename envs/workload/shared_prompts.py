@@ -1,15 +1,18 @@
 """Shared system prompts: groups of requests that begin alike and then ask their own question.
 
 The conventional synthetic workload for prefix caches (`traces.md` §5), there with uniform
-popularity; real traces have popular groups, hence the Zipf exponent.
+popularity; real traces have popular groups, hence the Zipf exponent, and those do not stay popular
+for ever.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from prefixgym.envs.workload.arrivals import Arrivals
 from prefixgym.envs.workload.chains import ceil_div, exclusive_sum, two_part_tape
+from prefixgym.envs.workload.changing_popularity import HotPrefixes, replaced
 from prefixgym.envs.workload.fields import check_number, check_whole
 from prefixgym.envs.workload.lengths import Length, distribution
 from prefixgym.envs.workload.popularity import choose, zipf_weights
@@ -35,6 +38,9 @@ class SharedPrompts:
         prompts_per_group: questions of a group, each a session (a user who repeats it);
             None: no question is asked twice, each is a session.
         zipf: exponent of the groups' popularity; 0 is uniform.
+        half_life: requests after which half of the groups have made way for new ones, which nobody
+            has asked for before; inf: the groups stay. See `changing_popularity.py`.
+        hot_prefixes: bursts in which many requests want one group; None: there are none.
         system_tokens: length of a group's system prompt; 0 shares nothing.
         question_tokens: length of a question.
         output_tokens: length of an answer.
@@ -49,6 +55,8 @@ class SharedPrompts:
     question_tokens: Length
     output_tokens: Length
     zipf: float = 0.0
+    half_life: float = math.inf
+    hot_prefixes: HotPrefixes | None = None
 
     def __post_init__(self) -> None:
         check_whole("num_requests", self.num_requests, 1, _MOST_ROWS)
@@ -58,6 +66,8 @@ class SharedPrompts:
             most = _MOST_ROWS // self.num_groups
             check_whole("prompts_per_group", self.prompts_per_group, 1, most)
         check_number("zipf", self.zipf, 0)
+        if self.half_life != math.inf:
+            check_number("half_life", self.half_life, 0, above=True)
         distribution("system_tokens", self.system_tokens, least=0)
         distribution("question_tokens", self.question_tokens)
         distribution("output_tokens", self.output_tokens)
@@ -80,8 +90,8 @@ class SharedPrompts:
 
     @property
     def num_sessions(self) -> int:
-        """Number of questions."""
-        if self.prompts_per_group is None:
+        """Number of questions, or of requests if only those that are asked have a number."""
+        if self.prompts_per_group is None or self.half_life < math.inf:
             return self.num_requests
         return self.num_groups * self.prompts_per_group
 
@@ -94,8 +104,14 @@ class SharedPrompts:
 
     def tape(self, seed: int) -> Tape:
         """The episode that `seed` names; all but its arrivals are the same at every rate."""
-        arrival, popularity, repeats, systems, questions, outputs = streams(seed, 6)
+        arrival, popularity, repeats, systems, questions, outputs, drift, bursts = streams(seed, 8)
         group = choose(zipf_weights(self.num_groups, self.zipf), popularity, self.num_requests)
+        num_groups = self.num_groups
+        if self.hot_prefixes is not None:
+            group = self.hot_prefixes.redirect(group, num_groups, bursts)
+        if self.half_life < math.inf:
+            group, rank_of = replaced(group, self.half_life, drift)
+            num_groups = len(rank_of)
         if self.prompts_per_group is None:
             question = np.arange(self.num_requests)
             group_of = group
@@ -103,9 +119,12 @@ class SharedPrompts:
             question = group * self.prompts_per_group
             question += repeats.integers(self.prompts_per_group, size=self.num_requests)
             group_of = np.repeat(np.arange(self.num_groups), self.prompts_per_group)
+            if self.half_life < math.inf:
+                asked, question = np.unique(question, return_inverse=True)
+                group_of = asked // self.prompts_per_group
 
         system = distribution("system_tokens", self.system_tokens, least=0)
-        system_tokens = system.sample(systems, self.num_groups)
+        system_tokens = system.sample(systems, num_groups)
         length = distribution("question_tokens", self.question_tokens)
         prompt_tokens = system_tokens[group_of] + length.sample(questions, len(group_of))
         # Ids: the groups' blocks one after another, then the questions' likewise.

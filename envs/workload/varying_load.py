@@ -112,7 +112,7 @@ class Bursts:
     factor: float
 
     def __post_init__(self) -> None:
-        check_bursts("arrivals.bursts", self.every, self.duration)
+        check_bursts("arrivals.bursts.", self.every, self.duration)
         check_number("arrivals.bursts.factor", self.factor, 0)
 
     def pieces(
