@@ -28,7 +28,7 @@ from prefixgym.envs.workload.chains import ceil_div, exclusive_sum, two_part_tap
 from prefixgym.envs.workload.distributions import Geometric, LogNormal
 from prefixgym.envs.workload.durations import Duration, duration, sample_ticks
 from prefixgym.envs.workload.fields import check_flag, check_number, check_whole
-from prefixgym.envs.workload.lengths import MAX_LENGTH, Length, distribution
+from prefixgym.envs.workload.lengths import MAX_LENGTH, Distribution, Length, distribution
 from prefixgym.envs.workload.popularity import choose, zipf_weights
 from prefixgym.envs.workload.streams import streams
 from prefixgym.envs.workload.tape import NO_ROW, Tape
@@ -129,6 +129,8 @@ class MultiTurnChat:
         zipf: exponent of their popularity; 0 is uniform.
         system_tokens: length of a system prompt; 0 means there is none.
         user_tokens: what a user adds in a turn; a `Mixture` makes some of it pasted documents.
+        opening_tokens: what a user writes in a session's first turn; None: as in the others. In
+            real traces a conversation often opens with thousands of tokens and goes on with a line.
         output_tokens: length of an answer.
         max_prompt_tokens: a session ends before its prompt would pass this.
         closed_loop: False: each turn comes one gap after the arrival of the one before, whether
@@ -146,6 +148,7 @@ class MultiTurnChat:
     zipf: float = 0.0
     system_tokens: Length = 1000
     user_tokens: Length = _USER_TOKENS
+    opening_tokens: Length | None = None
     output_tokens: Length = _OUTPUT_TOKENS
     max_prompt_tokens: int = 32768
     closed_loop: bool = False
@@ -160,13 +163,22 @@ class MultiTurnChat:
         distribution("turns", self.turns)
         distribution("output_tokens", self.output_tokens)
         system = distribution("system_tokens", self.system_tokens, least=0)
-        user = distribution("user_tokens", self.user_tokens)
+        distribution("user_tokens", self.user_tokens)
+        opening = self._opening
         check_whole("max_prompt_tokens", self.max_prompt_tokens, 1, MAX_LENGTH)
-        if self.max_prompt_tokens < system.high + user.high:
+        if self.max_prompt_tokens < system.high + opening.high:
             raise ValueError(
                 f"max_prompt_tokens: found {self.max_prompt_tokens}, must be at least the longest "
-                f"first prompt, {system.high + user.high} (system_tokens + user_tokens)"
+                f"first prompt, {system.high + opening.high} (system_tokens + {self._opening_key})"
             )
+
+    @property
+    def _opening_key(self) -> str:
+        return "user_tokens" if self.opening_tokens is None else "opening_tokens"
+
+    @property
+    def _opening(self) -> Distribution:
+        return distribution(self._opening_key, getattr(self, self._opening_key))
 
     @property
     def num_sessions(self) -> int:
@@ -197,8 +209,10 @@ class MultiTurnChat:
             generator, _MEAN_TURNS_SAMPLE
         )
         mean = 0.0
+        added = self._opening
         for probability in reached:
-            context += user.sample(generator, _MEAN_TURNS_SAMPLE)
+            context += added.sample(generator, _MEAN_TURNS_SAMPLE)
+            added = user
             fits = float(np.mean(context <= self.max_prompt_tokens))
             mean += float(probability) * fits
             if fits == 0.0:
@@ -208,10 +222,10 @@ class MultiTurnChat:
 
     def tape(self, seed: int) -> Tape:
         """The episode that `seed` names."""
-        *sources, prompts = streams(seed, 8)
+        *sources, prompts, openings = streams(seed, 9)
         system = distribution("system_tokens", self.system_tokens, least=0)
         system_tokens = system.sample(prompts, self.num_system_prompts)
-        turns, prompt_of = self._steady_state(system_tokens, sources)
+        turns, prompt_of = self._steady_state(system_tokens, [*sources, openings])
 
         # Sessions that the episode sees, numbered without gaps.
         seen = np.zeros(len(prompt_of), np.bool_)
@@ -320,13 +334,16 @@ class MultiTurnChat:
         draws = int(turns.sum())
         gaps = draws - int(past.sum())
         played = np.empty(gaps, _TURN)
+        user = distribution("user_tokens", self.user_tokens).sample(sources[1], draws)
+        if self.opening_tokens is not None:
+            user[exclusive_sum(turns)] = self._opening.sample(sources[3], len(turns))
         written = _play_sessions(
             first,
             past,
             turns,
             system_tokens,
             self._gaps(sources[0], gaps),
-            distribution("user_tokens", self.user_tokens).sample(sources[1], draws),
+            user,
             distribution("output_tokens", self.output_tokens).sample(sources[2], draws),
             self.max_prompt_tokens,
             played,

@@ -109,6 +109,31 @@ def test_sessions_share_their_system_prompts_full_blocks() -> None:
         assert all(owners.setdefault(int(b), session) == session for b in tape.block_ids(row)[6:])
 
 
+def test_a_session_may_open_with_more_than_it_goes_on_with() -> None:
+    chat = MultiTurnChat(
+        400,
+        Poisson(20.0),
+        16,
+        turns=(1, 4),
+        think_time=2.0,
+        system_tokens=0,
+        opening_tokens=500,
+        user_tokens=7,
+        output_tokens=20,
+    )
+    requests = chat.tape(0).requests
+    turn, rest = np.divmod(requests["prompt_tokens"] - 500, 7 + 20)
+    assert not rest.any()
+    assert set(turn.tolist()) == {0, 1, 2, 3}
+    last: dict[int, int] = {}
+    for session, number in zip(requests["session"].tolist(), turn.tolist(), strict=True):
+        assert number == last.get(session, number - 1) + 1
+        last[session] = number
+    assert chat.mean_turns == pytest.approx(2.5)
+    with pytest.raises(ValueError, match=r"500 \(system_tokens \+ opening_tokens\)"):
+        replace(chat, max_prompt_tokens=499)
+
+
 def test_system_prompts_have_zipf_popularity() -> None:
     workload = MultiTurnChat(
         30_000, Poisson(50.0), 16, turns=1, num_system_prompts=4, system_tokens=16, zipf=1.0
