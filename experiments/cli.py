@@ -14,10 +14,9 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from prefixgym.experiments.console import Json, print_json, print_tables
+from prefixgym.experiments.console import RUNS, Json, print_json, print_tables
+from prefixgym.experiments.trace_commands import Format, ReaderOptions, reader_options
 from prefixgym.experiments.trace_commands import app as trace_app
-
-RUNS = Path("runs")
 
 
 class _OneLineErrors(typer.core.TyperGroup):
@@ -217,7 +216,7 @@ def train(
 
 @app.command()
 def replay(
-    trace: Annotated[Path, typer.Argument(help="In Mooncake's format, .jsonl or .jsonl.gz.")],
+    trace: Annotated[Path, typer.Argument(help="A file in any of `prefixgym trace formats`.")],
     router: Annotated[str, typer.Option(help="See `prefixgym routers`.")],
     profile: Annotated[
         str, typer.Option(help="Of every instance, see `prefixgym profiles`.")
@@ -226,6 +225,8 @@ def replay(
     blocks: Annotated[
         int | None, typer.Option(min=1, help="KV blocks an instance; by default the profile's.")
     ] = None,
+    format: Format = None,
+    options: ReaderOptions = None,
     block_size: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens in a block of the file; inferred if its rows allow one."),
@@ -259,8 +260,12 @@ def replay(
     }
     if blocks is not None:
         flags["cluster.instances.0.kv_blocks"] = str(blocks)
-    rate = speedup * trace_rate(read_trace(str(trace), None, block_size))
-    scenario = trace_scenario(trace, [rate], flags | overrides, block_size)
+    reading = reader_options(options)
+    for key, value in (("format", format), ("trace_block_size", block_size)):
+        if value is not None:
+            reading[key] = value
+    rate = speedup * trace_rate(read_trace(trace, **reading))
+    scenario = trace_scenario(trace, [rate], flags | overrides, **reading)
     episode = evaluate_cell(Cell(scenario, rate, router, (seed,), parameters)).row(0, named=True)
     if as_json:
         print_json({"trace": str(trace), "speedup": speedup, **episode})

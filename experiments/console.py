@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +12,9 @@ from rich.console import Console
 
 if TYPE_CHECKING:
     from prefixgym.experiments.table import Table
+
+RUNS = Path("runs")
+"""Where commands write, unless told otherwise."""
 
 _PIPE_WIDTH = 120
 

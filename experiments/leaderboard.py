@@ -84,7 +84,7 @@ def trace_ladder(path: str | Path) -> Scenario:
 
     Where it has none, because the trace is short or hopeless, around the recorded rate.
     """
-    recorded = trace_rate(read_trace(str(path)))
+    recorded = trace_rate(read_trace(path))
     scenario = trace_scenario(path, [recorded])
     seed = scenario.seeds.validation.first
 

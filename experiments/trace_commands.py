@@ -1,5 +1,8 @@
 """The commands `prefixgym trace …`: recorded traces, their formats and figures."""
 
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
 
 from prefixgym.experiments.console import Json, print_json, print_tables
@@ -14,11 +17,51 @@ def formats(as_json: Json = False) -> None:
     from prefixgym.experiments.table import Table
 
     found = {
-        entry.name: {"last_block": entry.last_block, "description": entry.description}
+        entry.name: {
+            "description": entry.description,
+            "blocks": entry.block_convention,
+            "options": entry.options,
+        }
         for entry in TRACE_FORMATS.values()
     }
     if as_json:
         print_json(found)
         return
-    rows = [(name, entry["last_block"], entry["description"]) for name, entry in found.items()]
-    print_tables([Table("Trace formats", ("format", "last block", "description"), rows, True)])
+    rows = [
+        (
+            entry.name,
+            entry.block_convention,
+            " ".join(f"{key}={value}" for key, value in entry.options.items()),
+            entry.description,
+        )
+        for entry in TRACE_FORMATS.values()
+    ]
+    headings = ("format", "tokens, last block", "options", "description")
+    print_tables([Table("Trace formats", headings, rows, prose=True)])
+
+
+Trace = Annotated[Path, typer.Argument(help="A trace file, see `prefixgym trace formats`.")]
+Format = Annotated[
+    str | None, typer.Option("--format", help="By default told by the file's first row.")
+]
+ReaderOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="KEY=VALUE", help="Of the format's reader. Repeatable."),
+]
+TraceBlockSize = Annotated[
+    int | None,
+    typer.Option(min=1, help="Tokens in a block of the file, where it leaves that open."),
+]
+
+
+def reader_options(given: list[str] | None) -> dict[str, Any]:
+    """`--option` arguments by key, with values as TOML spells them."""
+    from prefixgym.envs.scenarios.registry import toml_value
+
+    options: dict[str, Any] = {}
+    for option in given or ():
+        key, equals, value = option.partition("=")
+        if not key or not equals:
+            raise ValueError(f"--option: found {option!r}, must be KEY=VALUE")
+        options[key] = toml_value(value)
+    return options

@@ -46,9 +46,9 @@ def trace_scenario(
     path: str | Path,
     rates: Sequence[float],
     overrides: Mapping[str, str] | None = None,
-    trace_block_size: int | None = None,
+    **options: Any,
 ) -> Scenario:
-    """A scenario that replays a trace in Mooncake's format on ten instances.
+    """A scenario that replays a trace on ten instances.
 
     Llama-3.1-70B on 4 × H100 and Mooncake's own objectives, 30 s and 100 ms (`simulators.md` §4):
     its prompts of up to 126,000 tokens take 10 s of prefill alone.
@@ -57,11 +57,9 @@ def trace_scenario(
         path: the trace.
         rates: load ladder in requests/s; `trace_rate` tells the recorded one.
         overrides: as for `load_scenario`.
-        trace_block_size: tokens in a block of the file, where its rows leave that open.
+        options: how to read it, see `read_trace`.
     """
-    workload: dict[str, Any] = {"generator": "trace", "path": str(path)}
-    if trace_block_size is not None:
-        workload["trace_block_size"] = trace_block_size
+    workload: dict[str, Any] = {"generator": "trace", "path": str(path), **options}
     name = re.sub("[^a-z0-9-]+", "-", Path(path).name.removesuffix(".gz").lower()).strip("-")
     document = {
         "name": name.removesuffix("-jsonl"),
@@ -69,7 +67,7 @@ def trace_scenario(
         "source": f"Requests: {path}. Objectives: Mooncake (arXiv 2407.00079).",
         "rates": list(rates),
         "cluster": {
-            "block_size": read_trace(str(path), None, trace_block_size).block_size,
+            "block_size": read_trace(path, **options).block_size,
             "instances": [{"profile": "llama-3.1-70b/h100/tp4", "count": 10}],
         },
         "workload": workload,
@@ -103,9 +101,9 @@ def _override(document: dict[str, Any], key: str, text: str) -> None:
             node.setdefault(part, {}) if isinstance(node, dict) else node[_index(node, part, key)]
         )
     if isinstance(node, dict):
-        node[leaf] = _value(text)
+        node[leaf] = toml_value(text)
     else:
-        node[_index(node, leaf, key)] = _value(text)
+        node[_index(node, leaf, key)] = toml_value(text)
 
 
 def _index(node: Any, part: str, key: str) -> int:
@@ -116,7 +114,8 @@ def _index(node: Any, part: str, key: str) -> int:
     return int(part)
 
 
-def _value(text: str) -> Any:
+def toml_value(text: str) -> Any:
+    """A value as TOML spells it; what is none in TOML is a string as it stands."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

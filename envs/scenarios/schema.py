@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from prefixgym.envs.cluster.profiles import profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
-from prefixgym.envs.scenarios.workloads import build_workload, read_trace
+from prefixgym.envs.scenarios.workloads import build_workload, trace_of
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.view.knowledge import Knowledge
 from prefixgym.envs.workload.tape import Tape, Workload
@@ -235,8 +235,7 @@ class Scenario(_Section):
         """The recorded requests, if the workload is a trace."""
         if self.workload.generator != "trace":
             return None
-        keys = self.workload.model_extra or {}
-        return read_trace(keys["path"], self.cluster.block_size, keys.get("trace_block_size"))
+        return trace_of(self.workload.model_extra or {}, self.cluster.block_size)
 
     @property
     def num_requests(self) -> int:

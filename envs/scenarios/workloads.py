@@ -16,9 +16,10 @@ forms (`workload/distributions.py` says what each means):
     # A mixture, of any of these forms: a typed line, or now and then a pasted document.
     user_tokens = { weights = [7, 3], of = [[1, 60], { median = 4000, sigma = 1, high = 9000 }] }
 
-The generator `trace` replays a file in Mooncake's format, at whatever speed gives the wanted rate.
-Its keys: `path`; `trace_block_size`, tokens in a block of the file, where its rows leave that open;
-`spread = false` to leave stamps that were recorded in batches as they are.
+The generator `trace` replays a file in any format of `readers/registry.py`, at whatever speed gives
+the wanted rate. Its keys: `path`; `format`, where the first row does not tell it;
+`trace_block_size`, tokens in a block of the file, where its rows leave that open; the options of
+the format's reader; `spread = false` to leave stamps that were recorded in batches as they are.
 """
 
 import dataclasses
@@ -26,16 +27,17 @@ import functools
 import os
 import typing
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from prefixgym.envs.clock import to_seconds
 from prefixgym.envs.scenarios.arrivals import build_arrivals
 from prefixgym.envs.workload.chat import MultiTurnChat
 from prefixgym.envs.workload.documents import LongDocuments
-from prefixgym.envs.workload.readers.mooncake import read_mooncake
+from prefixgym.envs.workload.readers import registry as readers
 from prefixgym.envs.workload.retrieval import RetrievedPassages
 from prefixgym.envs.workload.shared_prompts import SharedPrompts
-from prefixgym.envs.workload.tape import Tape, Workload
+from prefixgym.envs.workload.tape import NO_ROW, Tape, Workload
 from prefixgym.envs.workload.trace import TraceWorkload
 from prefixgym.envs.workload.unique_prompts import UniquePrompts
 
@@ -100,40 +102,66 @@ def build_workload(
 
 
 def trace_rate(trace: Tape) -> float:
-    """Mean arrivals/s of a trace as recorded; ValueError if all its rows arrive at once."""
-    span = float(to_seconds(trace.requests["arrival"].max()))
+    """Requests/s of a trace as recorded: all requests over the time in which its roots arrive.
+
+    Raises:
+        ValueError: all roots arrive at once.
+    """
+    roots = trace.requests["parent"] == NO_ROW
+    span = float(to_seconds(trace.requests["arrival"][roots].max()))
     if span == 0:
-        raise ValueError("path: all requests of the trace arrive at once, it has no rate")
+        raise ValueError(
+            "path: all sessions of the trace start at once, it has no rate (where its format has "
+            "the option session_rate, that sets one)"
+        )
     return len(trace.requests) / span
 
 
-def read_trace(
-    path: str, block_size: int | None = None, trace_block_size: int | None = None
-) -> Tape:
-    """The trace in a file, see `read_mooncake`; read once, as long as the file does not change.
+def read_trace(path: str | Path, block_size: int | None = None, **options: Any) -> Tape:
+    """The trace in a file, in any format; read once, as long as the file does not change.
+
+    Args:
+        path: the file.
+        block_size: tokens in a block of the tape; None: the file's.
+        options: the other ones of `readers.registry.read_trace`.
 
     Raises:
-        ValueError: a malformed line, or a block size that does not fit the trace's.
+        ValueError: a malformed line, or an option that does not fit the file.
         OSError: the file cannot be opened.
     """
+    for key, value in options.items():
+        if isinstance(value, (list, dict)):
+            raise ValueError(f"{key}: found {value!r}, must be a single value")
     status = os.stat(path)
-    return _read_trace(path, block_size, trace_block_size, status.st_mtime_ns, status.st_size)
+    given = tuple(sorted(options.items()))
+    return _read_trace(str(path), block_size, given, status.st_mtime_ns, status.st_size)
 
 
 @functools.lru_cache(maxsize=4)
 def _read_trace(
-    path: str, block_size: int | None, trace_block_size: int | None, modified: int, size: int
+    path: str,
+    block_size: int | None,
+    options: tuple[tuple[str, Any], ...],
+    modified: int,
+    size: int,
 ) -> Tape:
-    return read_mooncake(path, trace_block_size=trace_block_size, block_size=block_size)
+    return readers.read_trace(path, block_size=block_size, **dict(options))
+
+
+def trace_of(parameters: Mapping[str, Any], block_size: int) -> Tape:
+    """The recorded requests that the keys of a `trace` workload name; see `read_trace`."""
+    if "path" not in parameters:
+        raise ValueError("path: missing, trace needs it")
+    if not isinstance(parameters["path"], str):
+        raise ValueError(f"path: found {parameters['path']!r}, must be a string")
+    options = {key: value for key, value in parameters.items() if key not in ("path", "spread")}
+    return read_trace(parameters["path"], block_size, **options)
 
 
 def _build_trace(
     parameters: Mapping[str, Any], num_requests: int | None, rate: float, block_size: int
 ) -> Workload:
-    _refuse_others("trace", parameters, ("path", "trace_block_size", "spread"))
-    if "path" not in parameters:
-        raise ValueError("path: missing, trace needs it")
-    trace = read_trace(parameters["path"], block_size, parameters.get("trace_block_size"))
+    trace = trace_of(parameters, block_size)
     return TraceWorkload(
         trace, num_requests, rate / trace_rate(trace), parameters.get("spread", True)
     )

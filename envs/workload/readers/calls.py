@@ -156,7 +156,7 @@ def to_tape(
         requests["then"] = row_of[[call.then for call in ordered]]
         follow_up = requests["parent"] != NO_ROW
         requests["arrival"][follow_up] = np.array([call.think for call in ordered])[follow_up]
-        link_rows(requests)
+        link_rows(requests, np.arange(len(requests)))
     return Tape(requests, runs, fine)
 
 
