@@ -16,7 +16,9 @@ Where load varies with time, they come at its mean rate.
 """
 
 import functools
+import itertools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +51,15 @@ _TURNS = Geometric(mean=4, high=64)
 _THINK_TIME = LogNormal(median=120, sigma=1)
 _USER_TOKENS = LogNormal(median=100, sigma=1.2, high=8192)
 _OUTPUT_TOKENS = LogNormal(median=250, sigma=0.9, high=2000)
+
+
+class _Added(NamedTuple):
+    """Distributions of what users add in a turn, by its place in the session."""
+
+    opening: Distribution
+    between: Distribution
+    closing: Distribution
+    lone: Distribution
 
 
 @kernel
@@ -129,8 +140,11 @@ class MultiTurnChat:
         zipf: exponent of their popularity; 0 is uniform.
         system_tokens: length of a system prompt; 0 means there is none.
         user_tokens: what a user adds in a turn; a `Mixture` makes some of it pasted documents.
-        opening_tokens: what a user writes in a session's first turn; None: as in the others. In
-            real traces a conversation often opens with thousands of tokens and goes on with a line.
+        opening_tokens: what a user adds in the first of several turns; None: as in the others. Real
+            conversations often open with thousands of tokens and go on with a line.
+        closing_tokens: what a user adds in the last of several turns; None: as in the others. In
+            Mooncake's trace nine in ten conversations end with a document once one is pasted.
+        lone_tokens: what a user writes who asks only once; None: as `opening_tokens`.
         output_tokens: length of an answer.
         max_prompt_tokens: a session ends before its prompt would pass this.
         closed_loop: False: each turn comes one gap after the arrival of the one before, whether
@@ -149,6 +163,8 @@ class MultiTurnChat:
     system_tokens: Length = 1000
     user_tokens: Length = _USER_TOKENS
     opening_tokens: Length | None = None
+    closing_tokens: Length | None = None
+    lone_tokens: Length | None = None
     output_tokens: Length = _OUTPUT_TOKENS
     max_prompt_tokens: int = 32768
     closed_loop: bool = False
@@ -163,22 +179,32 @@ class MultiTurnChat:
         distribution("turns", self.turns)
         distribution("output_tokens", self.output_tokens)
         system = distribution("system_tokens", self.system_tokens, least=0)
-        distribution("user_tokens", self.user_tokens)
-        opening = self._opening
+        longest = system.high + max(self._added.opening.high, self._added.lone.high)
         check_whole("max_prompt_tokens", self.max_prompt_tokens, 1, MAX_LENGTH)
-        if self.max_prompt_tokens < system.high + opening.high:
+        if self.max_prompt_tokens < longest:
+            keys = [key for key in ("opening_tokens", "lone_tokens") if getattr(self, key)]
             raise ValueError(
                 f"max_prompt_tokens: found {self.max_prompt_tokens}, must be at least the longest "
-                f"first prompt, {system.high + opening.high} (system_tokens + {self._opening_key})"
+                f"first prompt, {longest} (system_tokens + {' or '.join(keys) or 'user_tokens'})"
             )
 
     @property
-    def _opening_key(self) -> str:
-        return "user_tokens" if self.opening_tokens is None else "opening_tokens"
-
-    @property
-    def _opening(self) -> Distribution:
-        return distribution(self._opening_key, getattr(self, self._opening_key))
+    def _added(self) -> _Added:
+        """What users add, by the place of the turn in its session."""
+        user = distribution("user_tokens", self.user_tokens)
+        opening = user
+        if self.opening_tokens is not None:
+            opening = distribution("opening_tokens", self.opening_tokens)
+        return _Added(
+            opening=opening,
+            between=user,
+            closing=user
+            if self.closing_tokens is None
+            else distribution("closing_tokens", self.closing_tokens),
+            lone=opening
+            if self.lone_tokens is None
+            else distribution("lone_tokens", self.lone_tokens),
+        )
 
     @property
     def num_sessions(self) -> int:
@@ -196,36 +222,40 @@ class MultiTurnChat:
     def mean_turns(self) -> float:
         """E[N], the mean number of turns of a session once `max_prompt_tokens` has ended it.
 
-        E[N] = Σ_k P(turns ≥ k) · P(prompt_k ≤ max_prompt_tokens). The second factor comes from a
-        fixed sample of 8,192 conversations, the same for every seed of the tape.
+        E[N] = Σ_k P(turns ≥ k) · P(prompt_k ≤ max_prompt_tokens | turns ≥ k). The second factor
+        comes from a fixed sample of 8,192 conversations, the same for every seed of the tape; what
+        their turn k adds is that of a last turn with probability P(turns = k | turns ≥ k).
         """
         turns = distribution("turns", self.turns)
-        user = distribution("user_tokens", self.user_tokens)
         output = distribution("output_tokens", self.output_tokens)
-        (generator,) = streams(0, 1)
-        reached = np.ones(turns.high)  # P(turns ≥ k) for k = 1 … high
-        reached[turns.low :] = 1.0 - np.cumsum(turns.probabilities())[:-1]
+        added = self._added
+        generator, closings = streams(0, 2)
+        reached = np.ones(turns.high + 1)  # P(turns ≥ k) for k = 1 … high + 1
+        reached[turns.low :] = 1.0 - np.cumsum(turns.probabilities())
         context = distribution("system_tokens", self.system_tokens, least=0).sample(
             generator, _MEAN_TURNS_SAMPLE
         )
         mean = 0.0
-        added = self._opening
-        for probability in reached:
-            context += added.sample(generator, _MEAN_TURNS_SAMPLE)
-            added = user
-            fits = float(np.mean(context <= self.max_prompt_tokens))
-            mean += float(probability) * fits
-            if fits == 0.0:
+        for k, (this_many, more) in enumerate(itertools.pairwise(reached)):
+            last = added.lone if k == 0 else added.closing
+            not_last = added.opening if k == 0 else added.between
+            prompt = context + not_last.sample(generator, _MEAN_TURNS_SAMPLE)
+            fits = fits_last = float(np.mean(prompt <= self.max_prompt_tokens))
+            if last is not not_last:
+                end = context + last.sample(closings, _MEAN_TURNS_SAMPLE)
+                fits_last = float(np.mean(end <= self.max_prompt_tokens))
+            mean += float((this_many - more) * fits_last + more * fits)
+            if fits == fits_last == 0.0:
                 break
-            context += output.sample(generator, _MEAN_TURNS_SAMPLE)
+            context = prompt + output.sample(generator, _MEAN_TURNS_SAMPLE)
         return mean
 
     def tape(self, seed: int) -> Tape:
         """The episode that `seed` names."""
-        *sources, prompts, openings = streams(seed, 9)
+        *sources, prompts, openings, closings, lone = streams(seed, 11)
         system = distribution("system_tokens", self.system_tokens, least=0)
         system_tokens = system.sample(prompts, self.num_system_prompts)
-        turns, prompt_of = self._steady_state(system_tokens, [*sources, openings])
+        turns, prompt_of = self._steady_state(system_tokens, [*sources, openings, closings, lone])
 
         # Sessions that the episode sees, numbered without gaps.
         seen = np.zeros(len(prompt_of), np.bool_)
@@ -334,9 +364,16 @@ class MultiTurnChat:
         draws = int(turns.sum())
         gaps = draws - int(past.sum())
         played = np.empty(gaps, _TURN)
-        user = distribution("user_tokens", self.user_tokens).sample(sources[1], draws)
-        if self.opening_tokens is not None:
-            user[exclusive_sum(turns)] = self._opening.sample(sources[3], len(turns))
+        added = self._added
+        user = added.between.sample(sources[1], draws)
+        begin, several = exclusive_sum(turns), turns > 1
+        for length, rows, source in (
+            (added.opening, begin[several], sources[3]),
+            (added.closing, (begin + turns - 1)[several], sources[4]),
+            (added.lone, begin[~several], sources[5]),
+        ):
+            if length is not added.between:
+                user[rows] = length.sample(source, len(rows))
         written = _play_sessions(
             first,
             past,

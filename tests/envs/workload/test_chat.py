@@ -109,9 +109,11 @@ def test_sessions_share_their_system_prompts_full_blocks() -> None:
         assert all(owners.setdefault(int(b), session) == session for b in tape.block_ids(row)[6:])
 
 
-def test_a_session_may_open_with_more_than_it_goes_on_with() -> None:
+def test_what_users_add_may_depend_on_the_place_in_the_session() -> None:
+    # Prompts of sessions with one, two, three and four turns; answers have 20 tokens.
+    sessions = [[3000], [500, 620], [500, 527, 647], [500, 527, 554, 674]]
     chat = MultiTurnChat(
-        400,
+        600,
         Poisson(20.0),
         16,
         turns=(1, 4),
@@ -119,17 +121,24 @@ def test_a_session_may_open_with_more_than_it_goes_on_with() -> None:
         system_tokens=0,
         opening_tokens=500,
         user_tokens=7,
+        closing_tokens=100,
+        lone_tokens=3000,
         output_tokens=20,
     )
     requests = chat.tape(0).requests
-    turn, rest = np.divmod(requests["prompt_tokens"] - 500, 7 + 20)
-    assert not rest.any()
-    assert set(turn.tolist()) == {0, 1, 2, 3}
-    last: dict[int, int] = {}
-    for session, number in zip(requests["session"].tolist(), turn.tolist(), strict=True):
-        assert number == last.get(session, number - 1) + 1
-        last[session] = number
+    seen = set()
+    for session in range(requests["session"].max() + 1):
+        prompts = requests["prompt_tokens"][requests["session"] == session].tolist()
+        # Sessions from before the episode lack their first turns, those after it their last ones.
+        assert any(
+            prompts == whole[k : k + len(prompts)] for whole in sessions for k in range(len(whole))
+        )
+        seen.add(tuple(prompts))
+    assert {tuple(whole) for whole in sessions} <= seen
     assert chat.mean_turns == pytest.approx(2.5)
+    chat = replace(chat, lone_tokens=None)
+    # Up to a cap: one turn of one, two of two, two of three, three of four.
+    assert replace(chat, max_prompt_tokens=625).mean_turns == pytest.approx((1 + 2 + 2 + 3) / 4)
     with pytest.raises(ValueError, match=r"500 \(system_tokens \+ opening_tokens\)"):
         replace(chat, max_prompt_tokens=499)
 
