@@ -47,7 +47,10 @@ EPISODE = np.dtype(
     align=True,
 )
 
-OBJECTIVE = np.dtype([("ttft", np.int64), ("tpot", np.int64)], align=True)
+OBJECTIVE = np.dtype(
+    [("ttft", np.int64), ("ttft_per_token", np.int64), ("tpot", np.int64)], align=True
+)
+"""Ticks: TTFT ≤ ttft + ttft_per_token · prompt tokens; TPOT ≤ tpot."""
 
 FINISHED, REJECTED = range(2)
 
@@ -125,7 +128,7 @@ def _resolve(s: SimulationArrays, e: int, q: int) -> None:
     decoding = flight.end - flight.first_token
     met = (
         flight.rejected == 0
-        and ttft <= objective.ttft
+        and ttft <= objective.ttft + objective.ttft_per_token * flight.prompt_tokens
         and decoding <= objective.tpot * (flight.output_tokens - 1)
     )
     if s.outcomes.shape[1] > 0:
@@ -251,8 +254,10 @@ def _advance(s: SimulationArrays, e: int) -> None:
     shown.num_blocks = request.num_blocks
     shown.session = request.session
     shown.slo_class = request.slo_class
-    shown.slo_ttft = s.objectives[request.slo_class].ttft / TICKS_PER_SECOND
-    shown.slo_tpot = s.objectives[request.slo_class].tpot / TICKS_PER_SECOND
+    objective = s.objectives[request.slo_class]
+    most = objective.ttft + objective.ttft_per_token * request.prompt_tokens
+    shown.slo_ttft = most / TICKS_PER_SECOND
+    shown.slo_tpot = objective.tpot / TICKS_PER_SECOND
     shown.index = episode.decisions
     present_request(s.cluster, s.knowledge, e)
 

@@ -106,8 +106,8 @@ class Simulation:
         num_instances = len(cluster.instances)
         journal = max(cluster.kv_blocks(i) for i in range(num_instances))
         objectives = np.zeros(len(self.slos), OBJECTIVE)
-        objectives["ttft"] = to_ticks([slo.ttft for slo in self.slos])
-        objectives["tpot"] = to_ticks([slo.tpot for slo in self.slos])
+        for name in OBJECTIVE.names or ():
+            objectives[name] = to_ticks([getattr(slo, name) for slo in self.slos])
         self.arrays = SimulationArrays(
             cluster=state.allocate(
                 cluster,

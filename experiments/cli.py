@@ -310,7 +310,7 @@ def scenarios(as_json: Json = False) -> None:
         (
             scenario.name,
             ", ".join(f"{g.count} x {g.profile}" for g in scenario.cluster.instances),
-            f"{scenario.slo.ttft:g} s, {1000 * scenario.slo.tpot:g} ms",
+            "; ".join(f"{slo.ttft:g} s, {1000 * slo.tpot:g} ms" for slo in scenario.slos),
             " ".join(f"{rate:g}" for rate in scenario.rates),
             scenario.description,
         )

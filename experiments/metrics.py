@@ -1,8 +1,8 @@
 """What one episode is judged by, from its requests' outcomes and its instances' totals.
 
-Every request that arrived counts in `attainment`, `goodput` and `worst_sessions`: a rejected one is
-a miss. Latencies and hit rates are over finished requests, which alone have them; `rejected` tells
-how many are left out.
+Every request that arrived counts in `attainment`, `goodput`, `worst_sessions` and `worst_class`: a
+rejected one is a miss. Latencies and hit rates are over finished requests, which alone have them;
+`rejected` tells how many are left out.
 """
 
 from collections.abc import Sequence
@@ -36,6 +36,7 @@ class EpisodeMetrics:
         imbalance: mean running requests of the busiest instance / of the idlest one; inf if one
             never ran any.
         worst_sessions: attainment within the 5 % of sessions (at least one) that fared worst.
+        worst_class: attainment within the SLO class that fared worst; with one class, `attainment`.
         preemptions: preemptions per request.
         rejected: share of requests that were rejected.
     """
@@ -54,6 +55,7 @@ class EpisodeMetrics:
     hit_rate: float
     imbalance: float
     worst_sessions: float
+    worst_class: float
     preemptions: float
     rejected: float
 
@@ -72,7 +74,10 @@ def episode_metrics(
     finished = outcomes[outcomes["status"] == FINISHED]
     duration = float(outcomes["end"].max() - outcomes["arrival"].min())
     tpot = finished["tpot"][finished["output_tokens"] > 1]
-    objective = np.array([slo.ttft for slo in slos])[finished["slo_class"]]
+    base, slope = np.array([(slo.ttft, slo.ttft_per_token) for slo in slos])[
+        finished["slo_class"]
+    ].T
+    objective = base + slope * finished["prompt_tokens"]
     return EpisodeMetrics(
         requests=len(outcomes),
         attainment=float(good.mean()),
@@ -88,14 +93,20 @@ def episode_metrics(
         hit_rate=_ratio(finished["hit_tokens"].sum(), finished["prompt_tokens"].sum()),
         imbalance=_ratio(totals["running_seconds"].max(), totals["running_seconds"].min()),
         worst_sessions=_worst_sessions(outcomes["session"], good),
+        worst_class=float(_shares_of(outcomes["slo_class"], good)[0]),
         preemptions=float(totals["preemptions"].sum()) / len(outcomes),
         rejected=1.0 - len(finished) / len(outcomes),
     )
 
 
+def _shares_of(group: NDArray[np.int32], good: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The attainment of each group of requests, ascending."""
+    _, index, size = np.unique(group, return_inverse=True, return_counts=True)
+    return np.sort(np.bincount(index, weights=good) / size)
+
+
 def _worst_sessions(session: NDArray[np.int32], good: NDArray[np.bool_]) -> float:
-    _, index, size = np.unique(session, return_inverse=True, return_counts=True)
-    shares = np.sort(np.bincount(index, weights=good) / size)
+    shares = _shares_of(session, good)
     return float(shares[: max(1, int(WORST_SHARE * len(shares)))].mean())
 
 

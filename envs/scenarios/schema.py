@@ -12,6 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from prefixgym.envs.cluster.profiles import profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
+from prefixgym.envs.scenarios.objectives import (
+    ONE,
+    SEVERAL,
+    Objectives,
+    SloClassSection,
+    SloSection,
+    slos_of,
+    with_classes,
+)
 from prefixgym.envs.scenarios.workloads import build_workload, trace_of
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.view.knowledge import Knowledge
@@ -117,18 +126,6 @@ class WorkloadSection(BaseModel):
         )
 
 
-class SloSection(_Section):
-    """What a request must meet to count as good.
-
-    Attributes:
-        ttft: s to the first token.
-        tpot: s per output token after the first, on the request's average.
-    """
-
-    ttft: float = Field(gt=0)
-    tpot: float = Field(gt=0)
-
-
 class KnowledgeSection(_Section):
     """How old the router's knowledge may be; 0 is immediate.
 
@@ -189,7 +186,7 @@ class Scenario(_Section):
         rates: load ladder in requests/s, ascending.
         cluster: the instances.
         workload: the requests.
-        slo: their objectives.
+        slo: their objectives, of one class or of several, see `objectives.py`.
         knowledge: how old the router's knowledge may be.
         seeds: episodes for training, validation and test.
     """
@@ -200,7 +197,7 @@ class Scenario(_Section):
     rates: tuple[float, ...] = Field(min_length=1)
     cluster: ClusterSection
     workload: WorkloadSection
-    slo: SloSection
+    slo: Objectives
     knowledge: KnowledgeSection = KnowledgeSection()
     seeds: SeedsSection
 
@@ -220,10 +217,15 @@ class Scenario(_Section):
             raise ValueError(f"workload.{error}") from None
         return Setup(
             cluster=cluster,
-            workload=workload,
-            slos=(Slo(self.slo.ttft, self.slo.tpot),),
+            workload=with_classes(workload, self.slo),
+            slos=self.slos,
             knowledge=Knowledge(**self.knowledge.model_dump()),
         )
+
+    @property
+    def slos(self) -> tuple[Slo, ...]:
+        """The objectives, by class."""
+        return slos_of(self.slo)
 
     def with_num_requests(self, num_requests: int) -> "Scenario":
         """The same scenario with shorter or longer episodes."""
@@ -262,7 +264,7 @@ def explain(error: ValidationError) -> str:
         # A list is reported as too short once an item of it was refused.
         if any(d["loc"][: len(detail["loc"])] == detail["loc"] for d in details if d is not detail):
             continue
-        key = ".".join(str(part) for part in detail["loc"])
+        key = ".".join(str(part) for part in detail["loc"] if part not in (ONE, SEVERAL))
         if detail["type"] == "extra_forbidden":
             allowed = ", ".join(_section_at(detail["loc"][:-1]).model_fields)
             findings.append(f"{key}: no such key, allowed: {allowed}")
@@ -280,7 +282,9 @@ def _section_at(location: tuple[int | str, ...]) -> type[BaseModel]:
     """The model whose keys stand at this place of a scenario file."""
     section: Any = Scenario
     for part in location:
-        if isinstance(part, str):
+        if part in (ONE, SEVERAL):
+            section = SloSection if part == ONE else tuple[SloClassSection, ...]
+        elif isinstance(part, str):
             section = section.model_fields[part].annotation
         else:
             section = section.__args__[0]

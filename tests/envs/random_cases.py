@@ -16,7 +16,7 @@ from prefixgym.envs.view.knowledge import Knowledge
 from prefixgym.envs.workload.tape import NO_ROW, RUN, Tape, root_requests
 from prefixgym.envs.workload.validate import validate
 
-SLOS = (Slo(ttft=0.05, tpot=0.02), Slo(ttft=0.004, tpot=0.002))
+SLOS = (Slo(ttft=0.05, tpot=0.02), Slo(ttft=0.0016, tpot=0.002, ttft_per_token=1e-4))
 
 # Steps of whole milliseconds, with arrivals at whole milliseconds, make many things happen at once.
 WHOLE_MS: Sequence[Profile] = (constant_profile(1.0, 1.0), constant_profile(3.0, 2.0))

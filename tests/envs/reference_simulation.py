@@ -201,9 +201,9 @@ class ReferenceSimulation:
         shown["num_blocks"] = len(ids)
         shown["session"] = request["session"]
         shown["slo_class"] = request["slo_class"]
-        for name in ("ttft", "tpot"):
-            objective = getattr(self.slos[request["slo_class"]], name)
-            shown[f"slo_{name}"] = to_seconds(to_ticks(objective))
+        slo = self.slos[request["slo_class"]]
+        shown["slo_ttft"] = to_seconds(_most_ttft(slo, prompt))
+        shown["slo_tpot"] = to_seconds(to_ticks(slo.tpot))
         shown["index"] = len(self.decisions)
         instances = np.zeros(len(self.engines), INSTANCE_VIEW)
         for i, engine in enumerate(self.engines):
@@ -263,7 +263,8 @@ class ReferenceSimulation:
                 if tokens > 0:
                     outcome["tpot"] = decoding / TICKS_PER_SECOND / tokens
                 outcome["good"] = (
-                    ttft <= to_ticks(slo.ttft) and decoding <= to_ticks(slo.tpot) * tokens
+                    ttft <= _most_ttft(slo, request.prompt_tokens)
+                    and decoding <= to_ticks(slo.tpot) * tokens
                 )
         return outcomes
 
@@ -289,6 +290,11 @@ def play_reference(case: Case, tape: int = 0) -> ReferenceSimulation:
     return ReferenceSimulation(
         case.cluster, case.tapes[tape], SLOS, case.knowledge, case.actions[tape].tolist()
     )
+
+
+def _most_ttft(slo: Slo, prompt_tokens: int) -> int:
+    """Ticks."""
+    return int(to_ticks(slo.ttft)) + int(to_ticks(slo.ttft_per_token)) * prompt_tokens
 
 
 def _known(number: int | None) -> int:

@@ -43,8 +43,8 @@ def test_goodput_adds_up_to_the_good_requests(seed: int, actions: list[int]) -> 
     rewards = rewards_of(seed, actions)
     outcomes = outcomes_of(seed, actions)
     assert len(outcomes) == REQUESTS
-    met_ttft = outcomes["ttft"] <= SCENARIO.slo.ttft  # False where a request was rejected
-    met = met_ttft & (outcomes["tpot"] <= SCENARIO.slo.tpot)
+    met_ttft = outcomes["ttft"] <= SCENARIO.slos[0].ttft  # False where a request was rejected
+    met = met_ttft & (outcomes["tpot"] <= SCENARIO.slos[0].tpot)
     assert sum(rewards) == outcomes["good"].sum() == met.sum()
     assert min(rewards) >= 0
 

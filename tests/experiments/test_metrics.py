@@ -22,7 +22,7 @@ OUTCOME_FIELDS = np.dtype(
     ]
 )
 TOTALS_FIELDS = np.dtype([("running_seconds", "f8"), ("preemptions", "i8")])
-SLOS = [Slo(ttft=0.5, tpot=0.03), Slo(ttft=2.0, tpot=0.1)]
+SLOS = [Slo(ttft=0.5, tpot=0.03), Slo(ttft=1.0, tpot=0.1, ttft_per_token=0.01)]
 
 
 def outcome(**fields: Any) -> tuple[Any, ...]:
@@ -92,6 +92,13 @@ def test_worst_sessions_are_the_lowest_twentieth() -> None:
     poor = [outcome(session=38, good=g) for g in (0, 1)] + [outcome(session=39, good=0)]
     # 40 sessions: the worst two attained 0 and 1/2.
     assert metrics(fine + poor).worst_sessions == 0.25
+
+
+def test_the_worst_class_is_the_one_that_attained_least() -> None:
+    found = metrics([outcome(), outcome(good=0), *[outcome(slo_class=1)] * 3])
+    assert found.worst_class == 0.5
+    assert found.attainment == 0.8
+    assert metrics([outcome(), outcome(slo_class=1, status=1, good=0)]).worst_class == 0.0
 
 
 def test_nothing_finished() -> None:

@@ -6,6 +6,7 @@ import pytest
 from prefixgym.envs.clock import TICKS_PER_SECOND
 from prefixgym.envs.scenarios import registry
 from prefixgym.envs.scenarios.registry import load_scenario, scenario_names, trace_scenario
+from prefixgym.envs.slo import Slo
 from prefixgym.envs.workload.arrivals import Weibull
 from prefixgym.envs.workload.distributions import Empirical, LogNormal, Mixture
 from prefixgym.envs.workload.varying_load import Bursts, Diurnal, VaryingLoad
@@ -71,6 +72,15 @@ def test_overrides_reach_lists_tables_and_sections_that_the_file_lacks() -> None
         ("cluster.instances.0.profile", "gpt", "cluster.instances.0: profile: found 'gpt'"),
         ("cluster.block_size", "fast", "cluster.block_size: found 'fast'"),
         ("slo.ttft", "-1", "slo.ttft: found -1, .* greater than 0"),
+        ("slo.ttfft", "1", "slo.ttfft: no such key, allowed: ttft, tpot, ttft_per_token"),
+        ("slo", "3", "slo: found 3, "),
+        ("slo", "[]", "slo: found .*at least 1 item"),
+        ("slo", '[{ name = "a", ttft = 1 }]', "slo.0.tpot: missing"),
+        (
+            "slo",
+            '[{ ttft = 1, tpot = 1, shar = 1, name = "a" }]',
+            "slo.0.shar: no such key, .*share",
+        ),
         ("slo.ttft.low", "1", "slo.ttft.low: found 'low' below 0.5"),
         ("rates", "[2, 1]", r"rates: found \[2.0, 1.0\], must be above 0 and ascend"),
         ("seeds.test.first", "7", "seeds: train and test share seed 7"),
@@ -111,6 +121,32 @@ def test_errors_name_file_key_finding_and_what_is_allowed(
     with pytest.raises(ValueError, match=f"^{SCENARIO}.toml: {message}") as error:
         load_scenario(SCENARIO, {key: value})
     assert "\n" not in str(error.value)
+
+
+CLASSES = """[
+    { name = "interactive", share = 3, ttft = 0.5, tpot = 0.03 },
+    { name = "agents", share = 1, ttft = 2, tpot = 0.1, ttft_per_token = 0.001 },
+]"""
+
+
+def test_classes_have_their_objectives_and_their_share_of_the_sessions() -> None:
+    _, workload, slos, _ = load_scenario(SCENARIO, {"slo": CLASSES.replace("\n", "")}).build(10.0)
+    assert slos == (Slo(0.5, 0.03), Slo(2.0, 0.1, 0.001))
+    requests = workload.tape(0).requests
+    assert set(requests["slo_class"]) == {0, 1}
+    without = CLASSES.replace("\n", "").replace("share = 3,", "").replace("share = 1,", "")
+    _, workload, slos, _ = load_scenario(SCENARIO, {"slo": without}).build(10.0)
+    assert len(slos) == 2
+    assert set(workload.tape(0).requests["slo_class"]) == {0}
+
+
+def test_classes_must_fit_together() -> None:
+    for classes, message in (
+        (CLASSES.replace("agents", "interactive"), "slo: found two classes named 'interactive'"),
+        (CLASSES.replace("share = 1,", ""), "slo: found a share for interactive only"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load_scenario(SCENARIO, {"slo": classes.replace("\n", "")})
 
 
 def test_files_of_ones_own(tmp_path: Path) -> None:
