@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.envs.clock import to_ticks
+from prefixgym.envs.clock import to_seconds, to_ticks
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.workload.statistics.previous import previous
 from prefixgym.envs.workload.tape import NO_ROW, RUN, Tape
@@ -30,12 +30,14 @@ class Timeline:
         tape: the requests [R], without links; arrivals are absolute and ascend, and the runs hold
             the ids of prompts alone, not those of blocks that only decoding fills.
         parent: row of the request that each one follows, NO_ROW if none or not known, [R].
+        think_time: s from the end of that to the arrival, where the tape states it, else nan, [R].
         states_sessions: whether the tape says which requests belong together.
         closed_loop: whether some arrivals hang on the service, which is assumed here.
     """
 
     tape: Tape
     parent: NDArray[np.int64]
+    think_time: NDArray[np.float64]
     states_sessions: bool
     closed_loop: bool
 
@@ -75,6 +77,8 @@ def timeline(tape: Tape) -> Timeline:
         parent = previous(requests["session"][order])
 
     requests = requests[order]
+    follow_up = requests["parent"] != NO_ROW
+    think_time = np.where(follow_up, to_seconds(requests["arrival"]), np.nan)
     requests["arrival"] = arrival[order]
     for link in ("parent", "first_child", "next_sibling", "then"):
         requests[link] = NO_ROW
@@ -82,6 +86,7 @@ def timeline(tape: Tape) -> Timeline:
     return Timeline(
         _prompts_only(Tape(requests, tape.runs, tape.block_size)),
         parent,
+        think_time,
         states_sessions,
         closed_loop,
     )
