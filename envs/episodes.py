@@ -9,6 +9,7 @@ from prefixgym.envs.decisions import SimulationArrays, reset_range, step_range
 from prefixgym.envs.jit import borrowed, kernel
 from prefixgym.envs.observation import INSTANCE_FIELDS, REQUEST_FIELDS, instance_constants
 from prefixgym.envs.observation import write_observation as write_observation_of
+from prefixgym.envs.rendering.renderer import Renderer
 from prefixgym.envs.reward import make_reward
 from prefixgym.envs.scenarios.registry import load_scenario
 from prefixgym.envs.scenarios.schema import Scenario
@@ -73,6 +74,7 @@ class Episodes:
         num_envs: E.
         threads: how many threads share a step.
         copy: give out new observation arrays every time; if False, two pairs of buffers take turns.
+        render_mode: how `renderer` shows episodes, see `Renderer`; None makes no renderer.
     """
 
     def __init__(
@@ -85,13 +87,23 @@ class Episodes:
         *,
         threads: int = 1,
         copy: bool = True,
+        render_mode: str | None = None,
     ) -> None:
         chosen = load_scenario(scenario) if isinstance(scenario, str) else scenario
         if num_requests is not None:
             chosen = chosen.with_num_requests(num_requests)
         self.scenario = chosen
         self.rate = chosen.rates[len(chosen.rates) // 2] if rate is None else rate
-        self.simulation = Simulation(*chosen.build(self.rate), num_envs=num_envs, threads=threads)
+        self.simulation = Simulation(
+            *chosen.build(self.rate),
+            num_envs=num_envs,
+            record=render_mode is not None,
+            threads=threads,
+        )
+        self.renderer: Renderer | None = None
+        if render_mode is not None:
+            title = f"{chosen.name} at {self.rate:g} requests/s"
+            self.renderer = Renderer(render_mode, self.simulation, title)
         self.num_instances = len(self.simulation.cluster.instances)
         self._train = chosen.seeds.of("train")
         self._reward = make_reward(reward)
@@ -125,12 +137,16 @@ class Episodes:
             seeds[e] = self._train[int(generators[e].integers(len(self._train)))]
         requests, instances = self._next_buffers()
         self.simulation.load(seeds, chosen)
+        if self.renderer is not None:
+            self.renderer.spectator.restart(chosen)
         self.simulation.run(_reset_and_observe, chosen, self._constants, requests, instances)
         return self._observation(requests, instances)
 
     def step(self, actions: NDArray[np.int64]) -> tuple[Observation, NDArray[np.float64]]:
         """One decision of every environment that is not done: observations and rewards [E]."""
         requests, instances = self._next_buffers()
+        if self.renderer is not None:
+            self.renderer.spectator.note(actions)
         self.simulation.run(_step_and_observe, actions, self._constants, requests, instances)
         return self._observation(requests, instances), self._reward(self.simulation)
 

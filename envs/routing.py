@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from prefixgym.envs.episodes import Episodes, Observation
 from prefixgym.envs.observation import observation_space
+from prefixgym.envs.rendering.renderer import RENDER_FPS, RENDER_MODES, Rendering, check_render_mode
 from prefixgym.envs.scenarios.schema import Scenario
 
 Info = dict[str, Any]
@@ -62,9 +63,16 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
         rate: arrival rate in requests/s; by default the middle of the scenario's load ladder.
         num_requests: decisions of an episode; by default the scenario's.
         reward: `goodput`.
+        render_mode: `ansi` (`render()` returns text), `rgb_array` (a picture, uint8 [H, W, 3]) or
+            `human` (a window, drawn at every step; needs pygame, the extra `human`). A person sees
+            per instance the queue, the KV memory, the hit and the first token to be expected of the
+            current request, and the objectives missed; and the decision taken last.
     """
 
-    metadata = {"render_modes": []}  # noqa: RUF012  # Gymnasium's own convention
+    metadata = {  # noqa: RUF012  # Gymnasium's own convention
+        "render_modes": list(RENDER_MODES),
+        "render_fps": RENDER_FPS,
+    }
     observation_space: gym.spaces.Dict  # type: ignore[assignment]
     action_space: gym.spaces.Discrete[np.int64]
 
@@ -76,7 +84,10 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
         reward: str = "goodput",
         render_mode: str | None = None,
     ) -> None:
-        self.episodes = Episodes(scenario, rate, num_requests, reward, num_envs=1)
+        check_render_mode(render_mode, RENDER_MODES)
+        self.episodes = Episodes(
+            scenario, rate, num_requests, reward, num_envs=1, render_mode=render_mode
+        )
         self.observation_space = observation_space(self.episodes.num_instances)
         self.action_space = gym.spaces.Discrete(self.episodes.num_instances)
         self.render_mode = render_mode
@@ -87,6 +98,7 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
         """Start an episode; equal seeds start equal episodes."""
         super().reset(seed=seed)
         observation = self.episodes.reset([self.np_random], np.ones(1, np.bool_))
+        self._show()
         return self._first(observation), self._info()
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, Info]:
@@ -97,11 +109,32 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
             raise gym.error.ResetNeeded("the episode has ended (or none was started): call reset")
         observation, rewards = self.episodes.step(np.array([action], np.int64))
         terminated = bool(self.episodes.simulation.done[0])
+        self._show()
         return self._first(observation), float(rewards[0]), terminated, False, self._info()
 
     def action_masks(self) -> NDArray[np.int8]:
         """1 for each instance that may be chosen, int8 [N]."""
         return self.episodes.action_masks[0]
+
+    def render(self) -> Rendering:
+        """The current decision, as `render_mode` says; None with `human`.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode was started.
+        """
+        if self.episodes.renderer is None:
+            gym.logger.warn("render() shows nothing: make the environment with a render_mode")
+            return None
+        return self.episodes.renderer.render(0)
+
+    def close(self) -> None:
+        """Close the window, if there is one."""
+        if self.episodes.renderer is not None:
+            self.episodes.renderer.close()
+
+    def _show(self) -> None:
+        if self.render_mode == "human":
+            self.render()
 
     def _first(self, observation: Observation) -> Observation:
         return {name: values[0] for name, values in observation.items()}

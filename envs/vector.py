@@ -12,6 +12,12 @@ from numpy.typing import NDArray
 
 from prefixgym.envs.episodes import Episodes, Observation
 from prefixgym.envs.observation import observation_space
+from prefixgym.envs.rendering.renderer import (
+    RENDER_FPS,
+    VECTOR_RENDER_MODES,
+    Rendering,
+    check_render_mode,
+)
 from prefixgym.envs.scenarios.schema import Scenario
 
 Info = dict[str, Any]
@@ -33,6 +39,8 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
             one a core.
         copy: give out new observation arrays every time. If False, arrays stay valid for one more
             step only, which saves an allocation.
+        render_mode: as for `PrefixRoutingEnv`, without `human`; `render()` returns a tuple, one
+            picture or text for each sub-environment.
         max_episode_steps: taken because `gymnasium.make_vec` passes it on; must be None, episodes
             end by themselves.
     """
@@ -47,8 +55,10 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         threads: int | None = None,
         copy: bool = True,
+        render_mode: str | None = None,
         max_episode_steps: int | None = None,
     ) -> None:
+        check_render_mode(render_mode, VECTOR_RENDER_MODES)
         if max_episode_steps is not None:
             raise ValueError(
                 f"max_episode_steps: found {max_episode_steps}, must be None: "
@@ -58,10 +68,22 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
             threads = max(1, min(os.cpu_count() or 1, num_envs // 32))
         self.num_envs = num_envs
         self.episodes = Episodes(
-            scenario, rate, num_requests, reward, num_envs, threads=threads, copy=copy
+            scenario,
+            rate,
+            num_requests,
+            reward,
+            num_envs,
+            threads=threads,
+            copy=copy,
+            render_mode=render_mode,
         )
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
+        self.render_mode = render_mode
+        self.metadata = {
+            "render_modes": list(VECTOR_RENDER_MODES),
+            "render_fps": RENDER_FPS,
+            "autoreset_mode": self.autoreset_mode,
+        }
         self.single_observation_space = observation_space(self.episodes.num_instances)
         self.single_action_space = gym.spaces.Discrete(self.episodes.num_instances)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -138,6 +160,18 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
     def action_masks(self) -> NDArray[np.int8]:
         """1 for each instance that may be chosen, int8 [E, N]."""
         return self.episodes.action_masks
+
+    def render(self) -> tuple[Rendering, ...] | None:  # type: ignore[override]
+        """Every sub-environment's current decision, as `render_mode` says.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode was started.
+        """
+        renderer = self.episodes.renderer
+        if renderer is None:
+            gym.logger.warn("render() shows nothing: make the environment with a render_mode")
+            return None
+        return tuple(renderer.render(e) for e in range(self.num_envs))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Stop the threads."""

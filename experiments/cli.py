@@ -178,6 +178,55 @@ def evaluate(
 
 
 @app.command()
+def watch(
+    router: Annotated[str, typer.Argument(help="See `prefixgym routers`.")],
+    scenario: Annotated[str, typer.Option(help="A name or a .toml file.")],
+    settings: Settings = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests/s, by default the middle of the ladder.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of the episode, by default the first to test with.")
+    ] = None,
+    skip: Annotated[int, typer.Option(min=0, help="Decisions to take before the first shown.")] = 0,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Decisions to show, by default all that follow.")
+    ] = None,
+    every: Annotated[int, typer.Option(min=1, help="Show each K-th decision.", metavar="K")] = 1,
+    speed: Annotated[float, typer.Option(help="Times as fast as it would happen.")] = 1.0,
+    gif: Annotated[Path | None, typer.Option(help="Also write the episode there.")] = None,
+) -> None:
+    """See a router at work, in the terminal or as a GIF.
+
+    Ctrl-C ends it; what was seen so far is still written. Without a terminal only the last decision
+    is printed.
+    """
+    from prefixgym.baselines.router import make_router
+    from prefixgym.envs.scenarios.registry import load_scenario
+    from prefixgym.experiments.watch import Episode, Film
+    from prefixgym.experiments.watch import watch as show
+
+    if speed <= 0:
+        raise ValueError(f"--speed: found {speed}, must be above 0")
+    parameters, overrides = _settings(settings)
+    chosen = load_scenario(scenario, overrides)
+    episode = Episode(
+        chosen,
+        chosen.rates[len(chosen.rates) // 2] if rate is None else rate,
+        make_router(router, parameters),
+        chosen.seeds.of("test")[0] if seed is None else seed,
+        skip,
+        steps,
+        every,
+    )
+    film = None if gif is None else Film(gif, speed, episode.num_frames)
+    show(episode.frames(), speed, film)
+    if film is not None:
+        film.write()
+        typer.echo(f"written: {gif}")
+
+
+@app.command()
 def train(
     scenario: Annotated[str, typer.Option(help="A name or a .toml file.")] = "shared-prompts-8",
     rate: Annotated[

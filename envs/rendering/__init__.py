@@ -1,0 +1,1 @@
+"""What a person sees of an episode: a frame, and the viewers that show it."""
