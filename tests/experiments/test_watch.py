@@ -1,5 +1,6 @@
 import itertools
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from typer.testing import CliRunner, Result
 from prefixgym.baselines.router import make_router
 from prefixgym.envs.rendering.frame import Frame
 from prefixgym.envs.scenarios.registry import load_scenario
-from prefixgym.experiments import watch as watch_module
 from prefixgym.experiments.cli import app
 from prefixgym.experiments.evaluate import evaluate_router
 from prefixgym.experiments.watch import Episode, Film, watch
@@ -93,8 +93,8 @@ def test_a_terminal_shows_frames_at_their_pace(
 ) -> None:
     slept: list[float] = []
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setattr(watch_module.time, "monotonic", lambda: sum(slept))
-    monkeypatch.setattr(watch_module.time, "sleep", slept.append)
+    monkeypatch.setattr(time, "monotonic", lambda: sum(slept))
+    monkeypatch.setattr(time, "sleep", slept.append)
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("COLUMNS", "100")
     frames = list(episode(tiny, skip=100, steps=10).frames())
