@@ -23,6 +23,13 @@ def check_number(key: str, value: object, least: float, *, above: bool = False) 
         raise ValueError(f"{key}: found {value}, must be finite and {bound} {least:g}")
 
 
+def check_probability(key: str, value: float) -> None:
+    """Raise ValueError unless `value` is a number in 0 … 1."""
+    check_number(key, value, 0)
+    if value > 1:
+        raise ValueError(f"{key}: found {value}, must be at most 1")
+
+
 def check_flag(key: str, value: object) -> None:
     """Raise ValueError unless `value` is a bool: the string "false" would count as true."""
     if not isinstance(value, bool):

@@ -46,6 +46,11 @@ class Distribution(Protocol):
         """Probabilities of low, low + 1, …, high."""
 
 
+def mean(lengths: Distribution) -> float:
+    """The expectation."""
+    return float(lengths.probabilities() @ np.arange(lengths.low, lengths.high + 1))
+
+
 @dataclass(frozen=True)
 class _Uniform:
     """Every whole number from `low` to `high` is equally likely."""
