@@ -6,6 +6,7 @@ ladder of loads and seeds. Times are seconds, rates requests per second, lengths
 
 import hashlib
 import itertools
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -109,7 +110,15 @@ class WorkloadSection(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     generator: Literal[
-        "shared-prompts", "chat", "long-documents", "retrieval", "unique-prompts", "trace"
+        "shared-prompts",
+        "chat",
+        "agentic",
+        "long-documents",
+        "retrieval",
+        "unique-prompts",
+        "clients",
+        "servegen",
+        "trace",
     ]
     num_requests: int | None = Field(default=None, ge=1)
     arrivals: dict[str, Any] | None = None
@@ -252,6 +261,9 @@ class Scenario(_Section):
         parts = self.model_dump(include={"cluster", "workload", "slo", "knowledge"})
         if self.trace is not None:
             content = self.trace.requests.tobytes() + self.trace.runs.tobytes()
+            parts["workload"]["path"] = hashlib.sha256(content).hexdigest()
+        elif "path" in parts["workload"]:
+            content = Path(parts["workload"]["path"]).read_bytes()
             parts["workload"]["path"] = hashlib.sha256(content).hexdigest()
         return parts
 

@@ -33,9 +33,11 @@ from typing import Any
 from prefixgym.envs.clock import to_seconds
 from prefixgym.envs.scenarios.arrivals import build_arrivals
 from prefixgym.envs.workload.chat import MultiTurnChat
+from prefixgym.envs.workload.clients import ClientMix
 from prefixgym.envs.workload.documents import LongDocuments
 from prefixgym.envs.workload.readers import registry as readers
 from prefixgym.envs.workload.retrieval import RetrievedPassages
+from prefixgym.envs.workload.servegen import ServeGenClients
 from prefixgym.envs.workload.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.tape import NO_ROW, Tape, Workload
 from prefixgym.envs.workload.trace import TraceWorkload
@@ -47,9 +49,11 @@ GENERATORS: dict[str, Any] = {
     "long-documents": LongDocuments,
     "retrieval": RetrievedPassages,
     "unique-prompts": UniquePrompts,
+    "clients": ClientMix,
+    "servegen": ServeGenClients,
 }
 
-_SET_BY_SCENARIO = ("num_requests", "arrivals", "block_size")
+_SET_BY_SCENARIO = ("num_requests", "arrivals", "rate", "block_size")
 
 
 def build_workload(
@@ -68,7 +72,8 @@ def build_workload(
         parameters: the other keys of the generator, as TOML gives them.
         num_requests: requests of an episode; None, for a trace only, plays all of it.
         rate: requests/s.
-        arrivals: how they come, see `build_arrivals`; None: Poisson, or as a trace has them.
+        arrivals: how they come, see `build_arrivals`; None: Poisson, or as a trace or the clients
+            of a pool have them.
         block_size: tokens in a block.
 
     Raises:
@@ -92,12 +97,13 @@ def build_workload(
             if type(None) not in typing.get_args(hints[key]):
                 raise ValueError(f"{key}: missing, {generator} needs it")
             values[key] = None
-    workload: Workload = cls(
-        num_requests=num_requests,
-        arrivals=build_arrivals(arrivals or {}, rate),
-        block_size=block_size,
-        **values,
-    )
+    if "arrivals" in hints:
+        values["arrivals"] = build_arrivals(arrivals or {}, rate)
+    elif arrivals is None:
+        values["rate"] = rate
+    else:
+        raise ValueError(f"arrivals: found some, {generator} has its own")
+    workload: Workload = cls(num_requests=num_requests, block_size=block_size, **values)
     return workload
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.workload.bursts import burst_starts, check_bursts
-from prefixgym.envs.workload.fields import check_number
+from prefixgym.envs.workload.fields import check_probability
 
 
 def replaced(
@@ -58,9 +58,7 @@ class HotPrefixes:
 
     def __post_init__(self) -> None:
         check_bursts("", self.every, self.duration)
-        check_number("share", self.share, 0)
-        if self.share > 1:
-            raise ValueError(f"share: found {self.share}, must be at most 1")
+        check_probability("share", self.share)
 
     def redirect(
         self, prefix: NDArray[np.int64], num_prefixes: int, generator: np.random.Generator

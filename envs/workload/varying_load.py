@@ -16,7 +16,7 @@ from prefixgym.envs.clock import to_seconds, to_ticks
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.workload.arrivals import Renewal, check_reach
 from prefixgym.envs.workload.bursts import burst_starts, check_bursts
-from prefixgym.envs.workload.fields import check_number
+from prefixgym.envs.workload.fields import check_number, check_probability
 
 _MOST_PIECES = 2**24
 
@@ -45,9 +45,7 @@ class Diurnal:
     def __post_init__(self) -> None:
         key = "arrivals.diurnal"
         check_number(f"{key}.period", self.period, 0, above=True)
-        check_number(f"{key}.amplitude", self.amplitude, 0)
-        if self.amplitude > 1:
-            raise ValueError(f"{key}.amplitude: found {self.amplitude}, must be at most 1")
+        check_probability(f"{key}.amplitude", self.amplitude)
         if self.start is not None:
             check_number(f"{key}.start", self.start, 0)
         before = 0.0

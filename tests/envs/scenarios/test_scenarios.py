@@ -222,6 +222,15 @@ def test_windows_of_a_trace_are_drawn_by_the_seed(trace: Path) -> None:
     assert len(windows) > 1
 
 
+def test_clients_have_their_own_arrivals() -> None:
+    clients = '{ generator = "clients", num_requests = 50, zipf = 0 }'
+    workload = load_scenario(SCENARIO, {"workload": clients}).build(7.0).workload
+    assert workload.rate == 7.0  # type: ignore[attr-defined]
+    overrides = {"workload": clients, "workload.arrivals.process": "poisson"}
+    with pytest.raises(ValueError, match=r"workload.arrivals: found some, clients has its own"):
+        load_scenario(SCENARIO, overrides)
+
+
 def test_traces_whose_rows_leave_the_block_size_open_need_it(trace: Path) -> None:
     trace.write_text(trace.read_text().replace("1024", "700").replace("513", "700"))
     with pytest.raises(ValueError, match="trace_block_size: not given"):
