@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prefixgym.envs.clock import to_seconds
 from prefixgym.envs.workload.arrivals import Gamma, Poisson
 from prefixgym.envs.workload.chat import MultiTurnChat
-from prefixgym.envs.workload.distributions import Geometric, LogNormal, Mixture
+from prefixgym.envs.workload.distributions import Empirical, Geometric, LogNormal, Mixture
 from prefixgym.envs.workload.tape import NO_ROW
 from prefixgym.envs.workload.validate import validate
 
@@ -261,3 +261,28 @@ def test_bad_fields_are_refused_by_key(key: str, value: object) -> None:
     fields: dict[str, object] = {"num_requests": 5, "arrivals": Poisson(1.0), "block_size": 16}
     with pytest.raises(ValueError, match=rf"^{key}: found"):
         MultiTurnChat(**(fields | {key: value}))  # type: ignore[arg-type]
+
+
+def test_pasted_documents_give_the_growth_of_real_conversations() -> None:
+    """`traces.md` §3.6: growth a turn p10/50/90 = 75 / 475 / 4,705; beyond the answer -2 / 27 /
+    4,369, a typed line or a pasted file. (Here an answer is kept whole: at least 1.)"""
+    workload = MultiTurnChat(
+        40_000,
+        Poisson(20.0),
+        64,
+        think_time=5.0,
+        user_tokens=Mixture(
+            [3, 1], [LogNormal(10.5, 2.2, high=300), LogNormal(3400, 1.0, high=100_000)]
+        ),
+        output_tokens=Empirical([1, 24, 350, 597, 1119, 2000], [0, 0.1, 0.5, 0.9, 0.99, 1]),
+        max_prompt_tokens=128_000,
+        closed_loop=True,
+    )
+    requests = workload.tape(0).requests
+    later = requests[requests["parent"] != NO_ROW]
+    before = requests[later["parent"]]
+    growth = later["prompt_tokens"] - before["prompt_tokens"]
+    added = growth - before["output_tokens"]
+    assert np.percentile(added, 10) <= 2
+    np.testing.assert_allclose(np.percentile(added, (50, 90)), (27, 4369), rtol=0.1)
+    np.testing.assert_allclose(np.percentile(growth, (10, 50, 90)), (75, 475, 4705), rtol=0.25)
