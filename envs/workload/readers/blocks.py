@@ -6,11 +6,12 @@ an identical prompt; "floor" formats name full blocks alone.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+T = TypeVar("T", int, NDArray[np.int64])
 LastBlock = Literal["ceil", "floor"]
 
 
@@ -32,8 +33,8 @@ class Blocks:
     size: int | None
     in_runs: bool = False
 
-    def count(self, tokens: int, size: int) -> int:
-        """Ids of a prompt of `tokens` with blocks of `size`."""
+    def count(self, tokens: T, size: int) -> T:
+        """Ids of a prompt of `tokens` with blocks of `size`; or those of several prompts."""
         return -(-tokens // size) if self.last_block == "ceil" else tokens // size
 
     def check(self, tokens: int, found: int, size: int) -> None:
@@ -65,41 +66,3 @@ def compress(ids: list[int]) -> list[tuple[int, int]]:
     begin = np.flatnonzero(np.diff(array, prepend=array[0] - 2) != 1)
     counts = np.diff(begin, append=len(array))
     return list(zip(array[begin].tolist(), counts.tolist(), strict=True))
-
-
-def split_blocks(
-    runs: NDArray[np.void],
-    num_runs: NDArray[np.int64],
-    wanted: NDArray[np.int64],
-    ratio: int,
-) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-    """Every id of RUN records [U] as `ratio` ids, so that prompts share what they shared.
-
-    A partial last block has fewer than `ratio` blocks. Where the file does not name it, its full
-    blocks of the finer size get ids of their own, which nothing else has.
-
-    Args:
-        runs: the ids of all requests, one request after another.
-        num_runs: runs of each request, [R].
-        wanted: ids that each request needs in the end, [R].
-        ratio: fine blocks in a coarse one.
-
-    Returns:
-        The new runs, and how many each request has.
-    """
-    runs = runs.copy()
-    next_id = int((runs["start"] + runs["count"]).max(initial=0)) * ratio
-    if next_id + len(num_runs) * ratio > 2**62:
-        raise ValueError(f"block_size: cannot split ids up to {next_id // ratio} in {ratio} each")
-    runs["start"] *= ratio
-    runs["count"] *= ratio
-    end = np.cumsum(num_runs)
-    ids_before = np.concatenate([[0], np.cumsum(runs["count"])])
-    surplus = ids_before[end] - ids_before[end - num_runs] - wanted
-    long = surplus > 0
-    runs["count"][end[long] - 1] -= surplus[long]
-    short = surplus < 0
-    tails = np.empty(int(short.sum()), runs.dtype)
-    tails["count"] = -surplus[short]
-    tails["start"] = next_id + np.cumsum(tails["count"]) - tails["count"]
-    return np.insert(runs, end[short], tails), num_runs + short

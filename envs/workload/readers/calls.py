@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from prefixgym.envs.clock import NEVER, TICKS_PER_SECOND
 from prefixgym.envs.workload.arrivals import Poisson
-from prefixgym.envs.workload.chains import ceil_div
 from prefixgym.envs.workload.fields import check_flag, check_number, check_whole
 from prefixgym.envs.workload.lengths import MAX_LENGTH
 from prefixgym.envs.workload.links import link_rows
-from prefixgym.envs.workload.readers.blocks import Blocks, split_blocks
+from prefixgym.envs.workload.readers.blocks import Blocks
 from prefixgym.envs.workload.segments import cut_runs
+from prefixgym.envs.workload.split import split_blocks
 from prefixgym.envs.workload.streams import streams
 from prefixgym.envs.workload.tape import NO_ROW, RUN, Tape, root_requests
 from prefixgym.envs.workload.validate import find_bad_chain
@@ -118,9 +118,6 @@ def to_tape(
         ValueError: an id that does not name a prefix, or a block size that does not divide.
     """
     check_flag("open_loop", open_loop)
-    fine = check_whole("block_size", size if block_size is None else block_size, 1, size)
-    if size % fine != 0:
-        raise ValueError(f"block_size: found {fine}, must divide the trace's {size}")
     if not calls:
         raise ValueError(f"{path}: found 0 requests, must be at least 1")
     order = sorted(range(len(calls)), key=lambda index: calls[index].time)  # stable
@@ -144,12 +141,9 @@ def to_tape(
     arrival = np.array([call.time - first for call in ordered], np.int64)
     prompt = np.array([call.prompt_tokens for call in ordered], np.int64)
     output = np.array([call.output_tokens for call in ordered], np.int64)
-    num_blocks = ceil_div(prompt, fine) if blocks.last_block == "ceil" else prompt // fine
-    runs, num_runs = split_blocks(runs, num_runs, num_blocks, size // fine)
-
     requests = root_requests(arrival, prompt, output, num_runs)
-    requests["num_blocks"] = num_blocks
-    requests["cacheable_blocks"] = prompt // fine
+    requests["num_blocks"] = blocks.count(prompt, size)
+    requests["cacheable_blocks"] = prompt // size
     requests["session"] = [call.session for call in ordered]
     if not open_loop:
         requests["parent"] = row_of[[call.parent for call in ordered]]
@@ -157,7 +151,7 @@ def to_tape(
         follow_up = requests["parent"] != NO_ROW
         requests["arrival"][follow_up] = np.array([call.think for call in ordered])[follow_up]
         link_rows(requests, np.arange(len(requests)))
-    return Tape(requests, runs, fine)
+    return split_blocks(Tape(requests, runs, size), size if block_size is None else block_size)
 
 
 def _runs(calls: Sequence[Call]) -> tuple[NDArray[np.void], NDArray[np.int64]]:

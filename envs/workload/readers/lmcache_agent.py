@@ -64,11 +64,11 @@ def read_lmcache_agent(
     service = Service(recorded_ttft, recorded_tpot)
     calls: list[Call] = []
     latest: dict[tuple[str | int, str | int], int] = {}
-    groups: set[str | int] = set()
+    groups: dict[str | int, None] = {}  # in order of appearance
 
     def parse(number: int, line: str) -> None:
         row = Row(line)
-        groups.add(row.name("group"))
+        groups[row.name("group")] = None
         key = (row.name("group"), row.name("session"))
         time = row.ticks("t", TICKS_PER_SECOND, "s")
         tokens = row.whole("input_length", 0)

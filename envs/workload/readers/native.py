@@ -20,6 +20,7 @@ from polars.io.plugins import register_io_source
 from prefixgym.envs.workload.fields import check_whole
 from prefixgym.envs.workload.lengths import MAX_LENGTH
 from prefixgym.envs.workload.links import link_rows, walk_trees
+from prefixgym.envs.workload.split import runs_of, split_blocks
 from prefixgym.envs.workload.tape import NO_ROW, RUN, Tape, root_requests
 from prefixgym.envs.workload.validate import validate
 
@@ -93,16 +94,23 @@ def write(chunks: Iterable[Tape], path: str | Path) -> int:
     return written
 
 
-def read(path: str | Path) -> Tape:
+def read(path: str | Path, *, block_size: int | None = None) -> Tape:
     """Read a whole trace as one tape, equal to the one that was written.
 
+    Args:
+        path: the file.
+        block_size: tokens in a block of the tape, a divisor of the file's, see `split_blocks`;
+            None: the file's.
+
     Raises:
-        ValueError: names the file, and the row and column that break the format.
+        ValueError: names the file, and the row and column that break the format; or a block size
+            that does not fit.
         OSError: the file cannot be opened.
     """
     path = Path(path)
-    block_size = read_block_size(path)
-    return _to_tape(path, _collect(path, _scan(path)), block_size)
+    found = read_block_size(path)
+    tape = _to_tape(path, _collect(path, _scan(path)), found)
+    return split_blocks(tape, found if block_size is None else block_size)
 
 
 def read_chunks(path: str | Path, rows: int) -> Iterator[Tape]:
@@ -219,9 +227,7 @@ def _to_frame(tape: Tape, row: int) -> pl.DataFrame:
 
 def _to_lists(runs: NDArray[np.void], requests: NDArray[np.void]) -> pl.Series:
     """The runs of each request as a list."""
-    num_runs = requests["num_runs"].astype(np.int64)
-    begin = np.cumsum(num_runs) - num_runs
-    place = np.repeat(requests["first_run"] - begin, num_runs) + np.arange(num_runs.sum())
+    place, num_runs = runs_of(requests)
     flat = pl.DataFrame(
         {
             "request": np.repeat(np.arange(len(requests)), num_runs),

@@ -19,7 +19,7 @@ from prefixgym.envs.workload.readers.dynamo_agent import read_dynamo_agent
 from prefixgym.envs.workload.readers.flexlb import read_flexlb
 from prefixgym.envs.workload.readers.lmcache_agent import read_lmcache_agent
 from prefixgym.envs.workload.readers.mooncake import read_mooncake
-from prefixgym.envs.workload.readers.rows import lines
+from prefixgym.envs.workload.readers.rows import lines, listed
 from prefixgym.envs.workload.tape import Tape
 
 _BLOCK_SIZES = ("block_size", "trace_block_size")
@@ -129,22 +129,20 @@ def detect_format(path: str | Path) -> TraceFormat:
     if native.is_native(path):
         return TRACE_FORMATS[native.NAME]
     number, found = _first_keys(path)
-    fitting = [f for f in TRACE_FORMATS.values() if f.keys and f.keys <= found]
+    fitting = [f for f in TRACE_FORMATS.values() if f.keys and f.keys <= set(found)]
     fitting = [f for f in fitting if not any(f.keys < other.keys for other in fitting)]
     if len(fitting) == 1:
         return fitting[0]
     known = "; ".join(f"{f.name} ({', '.join(sorted(f.keys))})" for f in fitting or _with_keys())
     what = "several formats fit, state which" if fitting else "no format fits, the formats are"
-    raise ValueError(
-        f"{path}:{number}: found keys {', '.join(sorted(found)) or 'none'}: {what}: {known}"
-    )
+    raise ValueError(f"{path}:{number}: found keys {listed(found)}: {what}: {known}")
 
 
 def _with_keys() -> list[TraceFormat]:
     return [f for f in TRACE_FORMATS.values() if f.keys]
 
 
-def _first_keys(path: Path) -> tuple[int, frozenset[str]]:
+def _first_keys(path: Path) -> tuple[int, list[str]]:
     """Line and keys of the first JSON object, or of a header of columns."""
     for number, line in lines(path):
         try:
@@ -154,8 +152,8 @@ def _first_keys(path: Path) -> tuple[int, frozenset[str]]:
                 raise ValueError(
                     f"{path}:{number}: not JSON, or cut off: found {line[:60]!r}"
                 ) from None
-            return number, frozenset(cell.strip()[:60] for cell in line.split(",")[:20])
-        return number, frozenset(row) if isinstance(row, dict) else frozenset()
+            return number, [cell.strip() for cell in line.split(",")]
+        return number, list(row) if isinstance(row, dict) else []
     raise ValueError(f"{path}: found 0 rows, must be at least 1")
 
 

@@ -4,15 +4,14 @@ Every error names file, line and field, what was found and what is allowed.
 """
 
 import gzip
+import itertools
 import json
-import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from prefixgym.envs.clock import NEVER
-from prefixgym.envs.workload.fields import check_whole
 from prefixgym.envs.workload.lengths import MAX_LENGTH
 
 T = TypeVar("T")
@@ -68,15 +67,12 @@ class Row:
 
     def __getitem__(self, key: str) -> object:
         if key not in self.fields:
-            raise ValueError(f"{key}: missing, found keys {', '.join(self.fields) or 'none'}")
+            raise ValueError(f"{key}: missing, found keys {listed(self.fields)}")
         return self.fields[key]
 
     def whole(self, key: str, least: int, most: int = MAX_LENGTH) -> int:
         """A whole number in least … most."""
-        value = self[key]
-        if type(value) is not int:
-            raise ValueError(f"{key}: found {shown(value)}, must be a whole number")
-        return check_whole(key, value, least, most)
+        return _whole(key, self[key], least, most)
 
     def name(self, key: str) -> str | int:
         """A string or a whole number that stands for something."""
@@ -96,7 +92,7 @@ class Row:
             raise ValueError(f"{key}: found {shown(found)}, must be a list of ids")
         for place, block in enumerate(found):
             if type(block) is not int or not 0 <= block <= _MOST_ID:
-                check_whole(f"{key}[{place}]", block, 0, _MOST_ID)
+                _whole(f"{key}[{place}]", block, 0, _MOST_ID)
         return found
 
     def runs(self, key: str) -> list[tuple[int, int]]:
@@ -108,25 +104,43 @@ class Row:
         for place, run in enumerate(found):
             if not isinstance(run, list) or len(run) != 2:
                 raise ValueError(f"{key}[{place}]: found {shown(run)}, must be [start, count]")
-            for value, least, most in ((run[0], 0, _MOST_ID), (run[1], 1, MAX_LENGTH)):
-                if type(value) is not int or not least <= value <= most:
-                    check_whole(f"{key}[{place}]", value, least, most)
-            runs.append((run[0], run[1]))
+            start, count = run
+            good = type(start) is int and type(count) is int
+            if not (good and 0 <= start <= _MOST_ID and 1 <= count <= MAX_LENGTH):
+                _whole(f"{key}[{place}]: start", start, 0, _MOST_ID)
+                _whole(f"{key}[{place}]: count", count, 1, MAX_LENGTH)
+            runs.append((start, count))
         return runs
 
 
+def _whole(key: str, value: object, least: int, most: int) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{key}: found {shown(value)}, must be a whole number")
+    if not least <= value <= most:
+        raise ValueError(f"{key}: found {shown(value)}, must be between {least} and {most}")
+    return value
+
+
 def to_whole_ticks(key: str, value: object, unit: int, symbol: str, most: int = NEVER) -> int:
-    """A time ≥ 0 of `unit` ticks each as ticks, exact if it is whole; ValueError if it is none."""
+    """A time ≥ 0 of `unit` ticks each as the nearest whole ticks; ValueError if it is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{key}: found {shown(value)}, must be a number ({symbol})")
-    if not math.isfinite(value) or not 0 <= value <= most // unit:
+    if not 0 <= value <= most // unit:  # neither is nan
         raise ValueError(
             f"{key}: found {shown(value)}, must be between 0 and {most // unit} {symbol}"
         )
-    return round(value * unit)
+    # A float of the size of a Unix time times `unit` would be off by many ticks.
+    numerator, denominator = value.as_integer_ratio()
+    return (2 * numerator * unit + denominator) // (2 * denominator)
 
 
 def shown(value: object) -> str:
     """`value` for a message, cut off where it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Keys or columns for a message, the first twenty."""
+    first = [name if name.isprintable() else shown(name) for name in itertools.islice(names, 20)]
+    return ", ".join(name[:_SHOWN] for name in first) or "none"
