@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from prefixgym.envs.workload.tape import NO_ROW
 from prefixgym.experiments.console import RUNS, Json, print_json, print_tables
 
 app = typer.Typer(help="Recorded traces: formats, conversion, figures.", no_args_is_help=True)
@@ -66,6 +67,73 @@ def reader_options(given: list[str] | None) -> dict[str, Any]:
             raise ValueError(f"--option: found {option!r}, must be KEY=VALUE")
         options[key] = toml_value(value)
     return options
+
+
+@app.command()
+def convert(
+    source: Trace,
+    out: Annotated[Path, typer.Argument(help="The file to write, .parquet by convention.")],
+    format: Format = None,
+    block_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens in a block of OUT, a divisor of SOURCE's; by default it."),
+    ] = None,
+    trace_block_size: TraceBlockSize = None,
+    options: ReaderOptions = None,
+    as_json: Json = False,
+) -> None:
+    """Write a trace in the native format, see docs/trace-format.md."""
+    from prefixgym.envs.workload.readers import native
+    from prefixgym.envs.workload.readers.registry import read_trace
+
+    tape = read_trace(source, format, block_size, trace_block_size, **reader_options(options))
+    native.write([tape], out)
+    roots = int((tape.requests["parent"] == NO_ROW).sum())
+    if as_json:
+        found = {"requests": len(tape.requests), "roots": roots, "block_size": tape.block_size}
+        print_json({"source": str(source), "written": str(out), **found})
+        return
+    typer.echo(
+        f"written: {out}, {len(tape.requests):,} requests of which {roots:,} wait for no other, "
+        f"blocks of {tape.block_size} tokens"
+    )
+
+
+@app.command()
+def fetch(
+    name: Annotated[str | None, typer.Argument(help="Which one; none lists them.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="By default the cache's.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Download a public trace and check that it is what it should be."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from prefixgym.experiments.fetch import PUBLIC_TRACES, public_trace, trace_folder
+    from prefixgym.experiments.fetch import fetch as download
+    from prefixgym.experiments.table import Table
+
+    if name is None:
+        if as_json:
+            print_json({key: dataclasses.asdict(known) for key, known in PUBLIC_TRACES.items()})
+            return
+        rows = [
+            (known.name, "" if known.size is None else f"{known.size:,}", known.description)
+            for known in PUBLIC_TRACES.values()
+        ]
+        print_tables([Table("Public traces", ("name", "bytes", "description"), rows, prose=True)])
+        return
+    trace = public_trace(name)
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task(trace.name, total=trace.size)
+        path = download(
+            trace, folder or trace_folder(), lambda count: progress.advance(task, count)
+        )
+    if as_json:
+        print_json({"name": trace.name, "path": str(path), "checked": trace.sha256 is not None})
+        return
+    note = "" if trace.sha256 is not None else " (its sha256 is not known here: not checked)"
+    typer.echo(f"{path}{note}")
 
 
 def name_of(trace: Path) -> str:
