@@ -32,6 +32,7 @@ from typing import Any
 
 from prefixgym.envs.clock import to_seconds
 from prefixgym.envs.scenarios.arrivals import build_arrivals
+from prefixgym.envs.workload.agentic import Agentic
 from prefixgym.envs.workload.chat import MultiTurnChat
 from prefixgym.envs.workload.clients import ClientMix
 from prefixgym.envs.workload.documents import LongDocuments
@@ -46,6 +47,7 @@ from prefixgym.envs.workload.unique_prompts import UniquePrompts
 GENERATORS: dict[str, Any] = {
     "shared-prompts": SharedPrompts,
     "chat": MultiTurnChat,
+    "agentic": Agentic,
     "long-documents": LongDocuments,
     "retrieval": RetrievedPassages,
     "unique-prompts": UniquePrompts,

@@ -87,7 +87,7 @@ class Supply:
             least: how many there must be before a call.
         """
         self._sources.append((sampler, per_call, least))
-        self._buffers.append(sampler(0))
+        self._buffers.append(np.empty(0, np.int64))
 
     @property
     def state(self) -> tuple[Draws, NDArray[np.int64], NDArray[np.void]]:
@@ -109,7 +109,8 @@ class Supply:
             left = self._buffers[place][self.used[place] :]
             wanted = _enough(per_call * main_calls) + least
             if len(left) < max(least, wanted // 2):
-                left = np.concatenate([left, sampler(wanted - len(left))])
+                more = sampler(wanted - len(left))
+                left = np.concatenate([left, more]) if len(left) > 0 else more
             self._buffers[place] = left
             self.used[place] = 0
         wanted = _enough(calls) + self._most_sub_calls

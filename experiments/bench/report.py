@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from prefixgym.experiments.bench import speed
+from prefixgym.experiments.bench.generators import generation
 from prefixgym.experiments.bench.ppo import ppo_through_adapter
 from prefixgym.experiments.bench.speed import Measurement
 
@@ -29,6 +30,8 @@ def measure(
         found += speed.vector_steps(num_envs, threads)
     say("single environment")
     found += speed.single_step()
+    say("generators")
+    found += generation()
     say("PPO through the Stable-Baselines3 adapter")
     found += ppo_through_adapter()
     return found

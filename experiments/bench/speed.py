@@ -59,7 +59,7 @@ def machine() -> str:
     return f"{name.strip()}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 
-def _best_seconds(call: Callable[[], object], repeats: int) -> float:
+def best_seconds(call: Callable[[], object], repeats: int) -> float:
     """Shortest wall time of `call`, which is run once more before to compile and to warm up."""
     call()
     best = float("inf")
@@ -148,7 +148,7 @@ def vector_steps(num_envs: int = 256, threads: int = 2) -> list[Measurement]:
         for k in range(length):
             env.step(actions[k])
 
-    rate = length * num_envs / _best_seconds(episode, 4)
+    rate = length * num_envs / best_seconds(episode, 4)
     blocks = float(env.episodes.simulation.view.requests["num_blocks"].mean())
     env.close()
     asked = (num_envs, threads) == (256, 2)
