@@ -104,7 +104,8 @@ class WorkloadSection(BaseModel):
         generator: where the requests come from.
         num_requests: requests of an episode; a trace plays all its rows if this is left out, else
             windows of so many.
-        arrivals: how they come, see `arrivals.py`; Poisson by default. A trace has its own.
+        arrivals: how they come, see `arrivals.py`; Poisson by default. Traces and the generators of
+            clients have their own.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)

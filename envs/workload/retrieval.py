@@ -22,6 +22,7 @@ from prefixgym.envs.workload.popularity import choose, zipf_weights
 from prefixgym.envs.workload.streams import streams
 from prefixgym.envs.workload.tape import Tape
 
+_LEAST_LEFT = 1e-3
 _PASSAGE_TOKENS = LogNormal(median=260, sigma=0.4, low=20, high=512)
 _QUESTION_TOKENS = LogNormal(median=430, sigma=1.0, high=4000)
 _OUTPUT_TOKENS = LogNormal(median=234, sigma=0.6, high=2000)
@@ -31,12 +32,14 @@ _OUTPUT_TOKENS = LogNormal(median=234, sigma=0.6, high=2000)
 def _draw_passages(
     key: np.uint64,
     shares: NDArray[np.float64],
+    guide: NDArray[np.int64],
     number: NDArray[np.int64],
     passages: NDArray[np.int64],
 ) -> None:
     """Fill row r of `passages` [R, K] with number[r] different ones in random order, then -1.
 
-    They are drawn one after another by popularity (`shares` are cumulative), without repetition.
+    They are drawn one after another by popularity, without repetition: the first passage whose
+    cumulative share is above a random number. guide[i] is that for the number i / guide.size.
     """
     counter = 0
     for r in range(number.size):
@@ -44,8 +47,11 @@ def _draw_passages(
             passages[r, j] = -1
         for j in range(number[r]):
             while True:
-                drawn = np.searchsorted(shares, uniform(key, counter), side="right")
+                point = uniform(key, counter)
                 counter += 1
+                drawn = guide[int(point * guide.size)]
+                while shares[drawn] <= point:
+                    drawn += 1
                 repeated = False
                 for i in range(j):
                     repeated |= passages[r, i] == drawn
@@ -169,6 +175,13 @@ class RetrievedPassages:
             raise ValueError(
                 f"passages: found up to {most}, must be at most num_passages, {self.num_passages}"
             )
+        # The last of many is drawn until it is none of those before, which may be the popular ones.
+        weights = zipf_weights(self.num_passages, self.zipf)
+        if weights[max(0, most - 1) :].sum() < _LEAST_LEFT * weights.sum():
+            raise ValueError(
+                f"passages: found up to {most}, too many for zipf = {self.zipf}: all but the most "
+                f"popular {most - 1} must have a share of at least {_LEAST_LEFT}"
+            )
         distribution("system_tokens", self.system_tokens, least=0)
         distribution("passage_tokens", self.passage_tokens)
         distribution("question_tokens", self.question_tokens)
@@ -197,9 +210,11 @@ class RetrievedPassages:
         system_of = choose(zipf_weights(self.num_system_prompts, 2.0), system, count)
         number = distribution("passages", self.passages, least=0).sample(numbers, count)
         shares = np.cumsum(zipf_weights(self.num_passages, self.zipf))
+        shares /= shares[-1]
+        guide = np.searchsorted(shares, np.arange(len(shares)) / len(shares), side="right")
         passages = np.empty((count, int(number.max())), np.int64)
         key = drawn.integers(2**64, dtype=np.uint64)
-        _draw_passages(key, shares / shares[-1], number, passages)
+        _draw_passages(key, shares, guide, number, passages)
 
         system_tokens = distribution("system_tokens", self.system_tokens, least=0).sample(
             systems, self.num_system_prompts
@@ -216,7 +231,7 @@ class RetrievedPassages:
             system_tokens,
             passage_tokens,
             self.block_size,
-            np.full((2 ** (3 * passages.size // 2).bit_length(), 3), -1),
+            np.full((2 ** (3 * int(number.sum()) // 2).bit_length(), 3), -1),
             head_tokens,
             head_start,
             head_blocks,

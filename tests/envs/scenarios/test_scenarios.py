@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -229,6 +230,23 @@ def test_clients_have_their_own_arrivals() -> None:
     overrides = {"workload": clients, "workload.arrivals.process": "poisson"}
     with pytest.raises(ValueError, match=r"workload.arrivals: found some, clients has its own"):
         load_scenario(SCENARIO, overrides)
+
+
+def test_a_pool_of_clients_counts_by_its_content(tmp_path: Path) -> None:
+    quantiles = [20.0, *range(1, 24)]
+    client = {
+        "trace": [[0, 2.0, 1.0, "Gamma", 1.0, 0.5]],
+        "lengths": {"0": {"input_tokens": quantiles, "output_tokens": quantiles}},
+    }
+    identities = []
+    for name, text in (("a", ""), ("b", ""), ("c", "\n")):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text(json.dumps(client) + text)
+        workload = f'{{ generator = "servegen", num_requests = 50, path = "{path}" }}'
+        scenario = load_scenario(SCENARIO, {"workload": workload})
+        assert len(scenario.build(3.0).workload.tape(0).requests) == 50
+        identities.append(scenario.identity())
+    assert identities[0] == identities[1] != identities[2]
 
 
 def test_traces_whose_rows_leave_the_block_size_open_need_it(trace: Path) -> None:

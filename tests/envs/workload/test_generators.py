@@ -164,6 +164,7 @@ def test_every_request_that_is_played_ends_once(workload: Any, seed: int) -> Non
         (RetrievedPassages, "num_passages", 0),
         (RetrievedPassages, "zipf", "1"),
         (RetrievedPassages, "passages", 4000),
+        (RetrievedPassages, "passages", 3490),
         (RetrievedPassages, "system_tokens", -1),
         (RetrievedPassages, "passage_tokens", 0),
         (RetrievedPassages, "question_tokens", 0),
