@@ -257,8 +257,8 @@ _NARROW = _Layout(
     columns=(
         _Column("", (), 76, _instance),
         _Column("requests", _QUEUE, 130, _queue),
-        _Column("KV memory", _MEMORY, 112, _memory),
-        _Column("prefix hit", _HIT, 94, _hit),
+        _Column("KV memory", _MEMORY, 120, _memory),
+        _Column("prefix hit", _HIT, 100, _hit),
         _Column("first token", _TIMES, 160, _first_token),
         _Column("missed", (), 52, _missed),
     ),

@@ -1,5 +1,6 @@
 """A frame as text of at most 100 columns, for terminals and logs."""
 
+import itertools
 from collections.abc import Callable
 
 from prefixgym.envs.rendering import words
@@ -118,5 +119,8 @@ def _first_token(frame: Frame, i: int, width: int, paint: Paint) -> str:
 
 
 def _recent(frame: Frame, i: int, width: int, paint: Paint) -> str:
-    signs = {GOOD: paint(_BLUE, "|"), MISSED: paint(_ORANGE, "x"), NOTHING: ""}
-    return "".join(signs[fate] for fate in frame.recent[i, -width:].tolist())
+    drawn = {GOOD: (_BLUE, "|"), MISSED: (_ORANGE, "x"), NOTHING: ("", "")}
+    runs = itertools.groupby(frame.recent[i, -width:].tolist())
+    return "".join(
+        paint(code, sign * len(list(run))) for fate, run in runs for code, sign in (drawn[fate],)
+    )

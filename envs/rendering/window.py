@@ -1,5 +1,6 @@
-"""A window that shows pictures, through pygame, which is installed by the extra `human`."""
+"""A window that shows pictures, through pygame, which the extra `human` installs."""
 
+import importlib.util
 from typing import Any
 
 import gymnasium as gym
@@ -18,28 +19,26 @@ class Window:
     """
 
     def __init__(self, fps: int) -> None:
-        try:
-            import pygame
-        except ImportError:
+        if importlib.util.find_spec("pygame") is None:
             raise gym.error.DependencyNotInstalled(
                 'render_mode="human" needs pygame: pip install "prefixgym[human]"'
-            ) from None
-        self._pygame = pygame
+            )
         self._fps = fps
         self._surface: Any = None
         self._clock: Any = None
 
     def show(self, picture: NDArray[np.uint8]) -> None:
         """Show a picture [height, width, 3] and answer the window system."""
-        pygame = self._pygame
+        import pygame
+
         height, width, _ = picture.shape
         if self._surface is None:
             pygame.display.init()
             pygame.display.set_caption("prefixgym")
             self._surface = pygame.display.set_mode((width, height))
             self._clock = pygame.time.Clock()
-        pixels = np.ascontiguousarray(picture)
-        self._surface.blit(pygame.image.frombuffer(pixels, (width, height), "RGB"), (0, 0))
+        image = pygame.image.frombuffer(picture.tobytes(), (width, height), "RGB")
+        self._surface.blit(image, (0, 0))
         pygame.event.pump()
         self._clock.tick(self._fps)
         pygame.display.flip()
@@ -47,5 +46,7 @@ class Window:
     def close(self) -> None:
         """Close the window; the next picture would open a new one."""
         if self._surface is not None:
-            self._pygame.display.quit()
+            import pygame
+
+            pygame.display.quit()
             self._surface = None

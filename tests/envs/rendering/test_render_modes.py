@@ -1,6 +1,7 @@
 """Rendering through Gymnasium's interface."""
 
-import builtins
+import copy
+import importlib.util
 import itertools
 from typing import Any
 
@@ -72,14 +73,10 @@ def test_a_window_shows_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_window_without_pygame_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = builtins.__import__
-
-    def without_pygame(name: str, *arguments: Any) -> Any:
-        if name == "pygame":
-            raise ImportError(name)
-        return usual(name, *arguments)
-
-    monkeypatch.setattr(builtins, "__import__", without_pygame)
+    usual = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "pygame" else usual(name)
+    )
     with pytest.raises(gym.error.DependencyNotInstalled, match=r"pip install \"prefixgym\[human\]"):
         make("human")
 
@@ -138,3 +135,14 @@ def test_vector_environments_render_each_one_as_the_single_does(autoreset_mode: 
     texts = envs.render()
     assert texts is not None
     assert texts[1] == single.render()
+
+
+def test_a_copy_is_rendered_apart() -> None:
+    env = make("ansi")
+    env.reset(seed=0)
+    env.step(np.int64(5))
+    twin, before = copy.deepcopy(env), env.render()
+    env.step(np.int64(3))
+    assert twin.render() == before
+    twin.step(np.int64(3))
+    assert twin.render() == env.render()
