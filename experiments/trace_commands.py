@@ -1,6 +1,7 @@
 """The commands `prefixgym trace …`: recorded traces, their formats and figures."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -168,3 +169,52 @@ def inspect(
         return
     print_tables(inspection(found))
     typer.echo(f"\nwritten: {picture}")
+
+
+@app.command()
+def fit(
+    trace: Trace,
+    format: Format = None,
+    trace_block_size: TraceBlockSize = None,
+    options: ReaderOptions = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the generator there, as a scenario, .toml.")
+    ] = None,
+    first_half: Annotated[
+        bool, typer.Option("--first-half", help="Fit to its first half, compare with the second.")
+    ] = False,
+    family: Annotated[
+        str | None,
+        typer.Option(help="chat, shared-prompts or unique-prompts; by default what fits best."),
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Also write the table there, docs/trace-fit.md say.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Fit a generator to a trace, say how well, and write a scenario to train on."""
+    from prefixgym.envs.workload.readers.registry import read_trace
+    from prefixgym.experiments.fitted_scenario import fitted_scenario
+    from prefixgym.experiments.trace_fit import describe, fit_trace
+    from prefixgym.experiments.trace_fit import page as page_of
+
+    if out is not None and out.suffix != ".toml":
+        raise ValueError(f"--out: found {out}, must end in .toml")
+    if page is not None and not first_half:
+        raise ValueError("--page: shows halves side by side, it needs --first-half")
+    tape = read_trace(trace, format, None, trace_block_size, **reader_options(options))
+    report = fit_trace(tape, first_half, family)
+    if out is not None:
+        name = re.sub("[^a-z0-9.-]+", "-", out.stem.lower()).strip("-.") or "fitted"
+        text = fitted_scenario(report.fit, name, name_of(trace), report.requests[0])
+        out.write_text(text, encoding="utf-8")
+    if page is not None:
+        command = f"prefixgym trace fit {trace} --first-half --page {page}"
+        page.write_text(page_of(report, command), encoding="utf-8")
+    if as_json:
+        print_json({"trace": str(trace), **report.json()})
+        return
+    print_tables([report.table()])
+    typer.echo("\n".join(["", *describe(report)]))
+    for written in filter(None, (out, page)):
+        typer.echo(f"written: {written}")

@@ -69,6 +69,25 @@ def _count_hits(
                 left -= min(sizes[segment], left)
 
 
+def _hits(tape: Tape) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Blocks that hit in each row, [R]; ids and uses of each segment, [S]."""
+    sizes, first, last = cut_runs(tape.runs)
+    hits = np.empty(len(tape.requests), np.int64)
+    uses = np.zeros(len(sizes), np.int64)
+    _count_hits(tape.requests, first, last, sizes, hits, uses)
+    return hits, sizes, uses
+
+
+def warmed_token_hit(tape: Tape, start: int) -> float:
+    """Share of the prompt tokens from row `start` on that an infinite cache finds, all rows in it.
+
+    The method is that of `reuse`.
+    """
+    prompt = tape.requests["prompt_tokens"].astype(np.int64)
+    found = np.minimum(_hits(tape)[0] * tape.block_size, prompt)
+    return float(found[start:].sum() / prompt[start:].sum())
+
+
 def reuse(tape: Tape) -> Reuse:
     """Statistics of `tape` with an infinite cache and rows in order.
 
@@ -76,10 +95,7 @@ def reuse(tape: Tape) -> Reuse:
     those of blocks that decoding fills.
     """
     requests = tape.requests
-    sizes, first, last = cut_runs(tape.runs)
-    hits = np.empty(len(requests), np.int64)
-    uses = np.zeros(len(sizes), np.int64)
-    _count_hits(requests, first, last, sizes, hits, uses)
+    hits, sizes, uses = _hits(tape)
     unique = int(sizes[uses > 0].sum())
     prompt = requests["prompt_tokens"].astype(np.int64)
     blocks = requests["num_blocks"].astype(np.int64)

@@ -1,0 +1,1 @@
+"""Generators fitted to traces: endless days like the one recorded."""

@@ -1,0 +1,74 @@
+"""A fitted generator as a scenario file, to train and compare routers on."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from prefixgym.envs.workload.fitting.fit import Fit
+
+_LADDER = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
+_MOST_REQUESTS = 10_000
+
+
+def fitted_scenario(fit: Fit, name: str, trace: str, requests: int) -> str:
+    """The TOML text of a scenario, with the cluster and objectives of `prefixgym replay`.
+
+    Args:
+        fit: the generator.
+        name: of the scenario: lower-case letters, digits and hyphens.
+        trace: what it was fitted to, for people.
+        requests: rows of the trace; episodes have as many, 10,000 at most.
+    """
+    rates = dict.fromkeys(float(f"{factor * fit.rate:.3g}") for factor in _LADDER)
+    workload: dict[str, Any] = {
+        "generator": fit.family,
+        "num_requests": min(requests, _MOST_REQUESTS),
+    }
+    if fit.arrival_cv != 1:
+        workload["arrivals"] = {"process": "gamma", "cv": fit.arrival_cv}
+    # Infinity is every generator's default where it is allowed.
+    workload |= {k: v for k, v in fit.parameters.items() if v is not None and v != math.inf}
+    source = f"Fitted to {trace}: {'; '.join(fit.notes)}. Objectives: Mooncake (arXiv 2407.00079)."
+    lines = [
+        "# Written by `prefixgym trace fit`. The rates surround the trace's own; place them around",
+        "# your cluster's knee: `prefixgym evaluate ROUTER --scenario FILE --capacity` finds it.",
+        f"name = {_toml(name)}",
+        f'description = "Requests like those of {trace}, made by the {fit.family} generator."',
+        f"source = {_toml(source)}",
+        f"rates = {_toml(list(rates))}  # requests/s",
+        "",
+        "[cluster]",
+        f"block_size = {fit.block_size}  # tokens",
+        "",
+        "[[cluster.instances]]",
+        'profile = "llama-3.1-70b/h100/tp4"',
+        "count = 10",
+        "",
+        "[workload]",
+        *(f"{key} = {_toml(value)}" for key, value in workload.items()),
+        "",
+        "[slo]",
+        "ttft = 30.0  # s",
+        "tpot = 0.1  # s a token",
+        "",
+        "[seeds]",
+        "train = { first = 0, count = 1_000_000 }",
+        "validation = { first = 1_000_000, count = 1000 }",
+        "test = { first = 2_000_000, count = 1000 }",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML: numbers, strings, flags, lists and inline tables."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return _toml({key: item for key, item in fields.items() if item is not None})
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
