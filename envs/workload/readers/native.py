@@ -30,7 +30,7 @@ VERSION = 1
 _METADATA = "prefixgym.trace"
 _ROW_GROUP = 50_000
 _COPIED = ("prompt_tokens", "output_tokens", "num_blocks", "cacheable_blocks", "session")
-_SCHEMA: dict[str, Any] = {
+SCHEMA: dict[str, Any] = {
     "row": pl.Int64,
     "arrival_ps": pl.Int64,
     "think_ps": pl.Int64,
@@ -40,6 +40,8 @@ _SCHEMA: dict[str, Any] = {
     "slo_class": pl.Int32,
     "runs": pl.List(pl.Struct({"start": pl.Int64, "count": pl.Int64})),
 }
+"""Columns and their types, in order."""
+
 _MAY_BE_NULL = ("arrival_ps", "think_ps", "parent", "then")
 
 
@@ -85,7 +87,7 @@ def write(chunks: Iterable[Tape], path: str | Path) -> int:
 
     part = path.with_name(path.name + ".part")
     metadata = {_METADATA: json.dumps({"version": VERSION, "block_size": first.block_size})}
-    source = register_io_source(frames, schema=_SCHEMA)
+    source = register_io_source(frames, schema=SCHEMA)
     try:
         source.sink_parquet(part, metadata=metadata, row_group_size=_ROW_GROUP, maintain_order=True)
         os.replace(part, path)
@@ -128,7 +130,7 @@ def read_chunks(path: str | Path, rows: int) -> Iterator[Tape]:
     path = Path(path)
     block_size = read_block_size(path)
     scan = _scan(path)
-    held = pl.DataFrame(schema=_SCHEMA)
+    held = pl.DataFrame(schema=SCHEMA)
     latest = 0
     for offset in itertools.count(0, rows):
         piece = _collect(path, scan.slice(offset, rows))
@@ -222,7 +224,7 @@ def _to_frame(tape: Tape, row: int) -> pl.DataFrame:
         *links,
         arrival_ps=pl.when(is_root).then("time"),
         think_ps=pl.when(~is_root).then("time"),
-    ).select(*_SCHEMA)
+    ).select(*SCHEMA)
 
 
 def _to_lists(runs: NDArray[np.void], requests: NDArray[np.void]) -> pl.Series:
@@ -248,12 +250,12 @@ def _scan(path: Path) -> pl.LazyFrame:
         found = scan.collect_schema()
     except pl.exceptions.PolarsError as error:
         raise ValueError(f"{path}: Parquet: damaged or cut off ({_one_line(error)})") from None
-    for name, wanted in _SCHEMA.items():
+    for name, wanted in SCHEMA.items():
         if name not in found:
             raise ValueError(f"{path}: {name}: missing, found columns {', '.join(found) or 'none'}")
         if found[name] != wanted:
             raise ValueError(f"{path}: {name}: found {found[name]}, must be {wanted}")
-    return scan.select(*_SCHEMA)
+    return scan.select(*SCHEMA)
 
 
 def _collect(path: Path, scan: pl.LazyFrame) -> pl.DataFrame:
@@ -261,7 +263,7 @@ def _collect(path: Path, scan: pl.LazyFrame) -> pl.DataFrame:
         frame = scan.collect()
     except pl.exceptions.PolarsError as error:
         raise ValueError(f"{path}: Parquet: damaged or cut off ({_one_line(error)})") from None
-    for name in _SCHEMA:
+    for name in SCHEMA:
         if name not in _MAY_BE_NULL and frame[name].null_count() > 0:
             place = int(frame[name].is_null().arg_max() or 0)
             raise ValueError(f"{path}: {name}: found null where row is {frame['row'][place]}")

@@ -1,6 +1,7 @@
 """The native format: nothing is lost, pieces are whole, and a bad file is named."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -254,3 +255,18 @@ def test_other_files_are_named(tmp_path: Path) -> None:
     path.write_bytes(b"PARK")
     with pytest.raises(ValueError, match=r"tape\.parquet: not a Parquet file, must begin with"):
         native.read(path)
+
+
+def test_the_page_describes_the_file(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (repository / "docs" / "trace-format.md").read_text(encoding="utf-8")
+    columns = re.findall(r"^\| `(\w+)` \| (?:int|list)", page, re.MULTILINE)
+    assert columns == list(native.SCHEMA)
+    code = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[-1]
+    monkeypatch.chdir(tmp_path)
+    exec(code, {"native": native})
+    tape = native.read("two.parquet")
+    assert tape.requests["parent"].tolist() == [NO_ROW, 0]
+    native.write([tape], "again.parquet")
+    assert_equal(native.read("again.parquet"), tape)
