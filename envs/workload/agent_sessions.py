@@ -223,6 +223,7 @@ def advance(
                 session.prompt_tokens,
                 output,
             )
+            # After an interval that began before time 0, the first sub-agent's end is the parent.
             for sub_call in range(session.first_sub_call, session.end_sub_calls):
                 if calls[sub_call].then == _TO_JOIN:
                     if calls[index].parent == NO_ROW:
@@ -287,7 +288,7 @@ def lead_in(
             began = session.time - session.wait - span
             wanted = began <= latest
         else:
-            session.time = began + span + session.wait
+            session.time = began + min(span + session.wait, NEVER)
             wanted = session.time > 0
         if not wanted:
             session.calls_left = 0

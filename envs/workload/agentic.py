@@ -25,7 +25,8 @@ interval since the call before (service, sub-agents, think time) is longer than 
 follow-ups is equally likely to be the one. Exact, for sessions that start as a Poisson process: how
 many sessions are under way, how many calls they have left, their intervals, and their sub-agents at
 work. Near enough: their contexts are picked from a fixed sample of about 200,000 calls; of the one
-sub-agent in a thousand that works longest some are left out.
+sub-agent in a thousand that works longest some are left out. An episode sees few of the think times
+that are longer than itself; so its median is below that of `think_time`.
 """
 
 from dataclasses import dataclass
@@ -48,9 +49,9 @@ from prefixgym.envs.workload.popularity import choose, zipf_weights
 from prefixgym.envs.workload.streams import streams
 from prefixgym.envs.workload.tape import NO_ROW, Tape
 
-# Measured in v8: calls of a main agent, prompt minus the prompt and the output before, output; gaps
-# between v6's, whose median is 1 s, and v8's, 10 s. First prompts and prompts after a reset as in
-# v8, of which a quarter is long since the conversation is an old one, resumed.
+# As measured in v8: calls, what a call adds to the prompt and the output before it, outputs,
+# prompts after a reset, and first prompts, of which a quarter are old conversations resumed (there
+# up to 700,000 tokens). Think times lie between those of v6 (median 1 s) and v8 (10 s).
 _CLAUDE_CODE: dict[str, Any] = {
     "calls": Empirical((1, 7, 18, 45, 94, 155, 340, 561), (0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1)),
     "think_time": Mixture((0.7, 0.3), (LogNormal(4, 1), LogNormal(75, 1.3))),
@@ -244,12 +245,9 @@ class Agentic(AgentBehaviour):
             supply.used[CHAINS] += len(new)
 
             supply.refill(wanted)
-            number = len(sessions)
+            number, leads, latest = len(sessions), len(start), -self.sub_agents_reach
             at = 0
-            latest = -self.sub_agents_reach
-            while (at := lead_in(new, start, latest, at, number, rules, *supply.state)) < len(
-                start
-            ):
+            while (at := lead_in(new, start, latest, at, number, rules, *supply.state)) < leads:
                 supply.refill(wanted // 4)
             sessions = np.concatenate([sessions, new])
             repository = np.concatenate([repository, group])
