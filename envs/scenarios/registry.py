@@ -60,9 +60,9 @@ def trace_scenario(
         options: how to read it, see `read_trace`.
     """
     workload: dict[str, Any] = {"generator": "trace", "path": str(path), **options}
-    name = re.sub("[^a-z0-9-]+", "-", Path(path).name.removesuffix(".gz").lower()).strip("-")
+    stem = Path(Path(path).name.removesuffix(".gz")).stem
     document = {
-        "name": name.removesuffix("-jsonl"),
+        "name": re.sub("[^a-z0-9-]+", "-", stem.lower()).strip("-"),
         "description": f"Replay of {path}.",
         "source": f"Requests: {path}. Objectives: Mooncake (arXiv 2407.00079).",
         "rates": list(rates),
