@@ -36,9 +36,9 @@ class Random(Router):
         _random(view.requests, view.instances, self._keys, chosen)
         return chosen
 
-    def plan(self, num_requests: int) -> NDArray[np.int64]:
-        """The first `num_requests` draws."""
-        numbers = uniforms(self._keys[:, None], np.arange(num_requests))
+    def plan(self, num_requests: int, first: int = 0) -> NDArray[np.int64]:
+        """`num_requests` draws from number `first` on."""
+        numbers = uniforms(self._keys[:, None], np.arange(first, first + num_requests))
         return (numbers * self._num_instances).astype(np.int64)
 
 
@@ -76,9 +76,9 @@ class RoundRobin(Router):
         _round_robin(view.requests, view.instances, chosen)
         return chosen
 
-    def plan(self, num_requests: int) -> NDArray[np.int64]:
-        """0, 1, …, N - 1, 0, …"""
-        turn = np.arange(num_requests) % self._num_instances
+    def plan(self, num_requests: int, first: int = 0) -> NDArray[np.int64]:
+        """0, 1, …, N - 1, 0, …, from number `first` on."""
+        turn = np.arange(first, first + num_requests) % self._num_instances
         return np.tile(turn, (self._num_envs, 1))
 
 

@@ -38,8 +38,8 @@ class Router:
         """The chosen instance for each environment's request, shape [E]."""
         raise NotImplementedError
 
-    def plan(self, num_requests: int) -> NDArray[np.int64] | None:
-        """All decisions of an episode at once, shape [E, num_requests].
+    def plan(self, num_requests: int, first: int = 0) -> NDArray[np.int64] | None:
+        """Decisions first, first + 1, … of an episode at once, shape [E, num_requests].
 
         Only for routers that look at nothing; None (the default) for those that need a view. A plan
         equals what `route` would choose as long as every instance is available.

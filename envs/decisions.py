@@ -38,6 +38,7 @@ EPISODE = np.dtype(
         ("num_pending", np.int32),  # follow-ups whose arrival is known
         ("num_ids", np.int32),  # block ids of the current request in the view
         ("instant_follow_ups", np.int32),  # 1 if some follow-up of the tape has no think time
+        ("more", np.int32),  # 1 if further rows are to be loaded once the last root is current
         ("unseen", np.int32),  # 1 if decisions are fixed in advance: no view is kept
         ("decisions", np.int32),
         ("ended", np.int32),  # requests that finished or were rejected
@@ -330,15 +331,29 @@ def step_range(s: SimulationArrays, first: int, last: int, actions: NDArray[np.i
 
 
 @kernel
-def play_range(s: SimulationArrays, first: int, last: int, actions: NDArray[np.int64]) -> int:
-    """Play episodes, just reset, of fixed decisions [E, R]; stops where flight records run out."""
+def needs_rows(s: SimulationArrays, e: int) -> bool:
+    """Whether further rows must be loaded before the next decision takes effect."""
+    episode = s.episodes[e]
+    return episode.more != 0 and episode.cursor == episode.num_requests
+
+
+@kernel
+def play_range(
+    s: SimulationArrays, first: int, last: int, actions: NDArray[np.int64], taken: int
+) -> int:
+    """Play episodes of fixed decisions from the first on; the first `taken` are not in `actions`.
+
+    Stops where flight records or rows run out.
+    """
     s = borrowed(s)
     room = s.cluster.flights.shape[1]
     for e in range(first, last):
         episode = s.episodes[e]
         episode.unseen = 1
-        while not episode.done and s.cluster.environments[e].in_flight < room:
-            step_environment(s, e, actions[e, episode.decisions])
+        while (
+            not episode.done and s.cluster.environments[e].in_flight < room and not needs_rows(s, e)
+        ):
+            step_environment(s, e, actions[e, episode.decisions - taken])
     return _most_in_flight(s, first, last)
 
 

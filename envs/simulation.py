@@ -153,11 +153,11 @@ class Simulation:
         for e in np.flatnonzero(chosen).tolist():
             seed = seeds[e]
             if seed not in tapes:
-                tapes[seed] = self._checked(self.workload.tape(int(seed or 0)))
-            self._write_tape(e, tapes[seed])
+                tapes[seed] = self.make_room(self.workload.tape(int(seed or 0)))
+            self.write_tape(e, tapes[seed])
 
-    def _checked(self, tape: Tape) -> Tape:
-        """The tape, once there is room for it in all arrays."""
+    def make_room(self, tape: Tape) -> Tape:
+        """The tape, once there is room for it in all arrays, which keep what is in them."""
         most = int(tape.requests["slo_class"].max(initial=0))
         if most >= len(self.slos):
             raise ValueError(f"slos: found {len(self.slos)}, the workload names class {most}")
@@ -177,10 +177,12 @@ class Simulation:
             self.arrays = self.arrays._replace(pending=_widened(arrays.pending, rows))
         return tape
 
-    def _write_tape(self, e: int, tape: Tape) -> None:
+    def write_tape(self, e: int, tape: Tape, *, more: bool = False) -> None:
+        """Put a tape that there is room for into environment e; `more` rows may come later."""
         self.arrays.tapes[e, : len(tape.requests)] = tape.requests
         self.arrays.runs[e, : len(tape.runs)] = tape.runs
         self.arrays.episodes["num_requests"][e] = len(tape.requests)
+        self.arrays.episodes["more"][e] = more
         follow_ups = tape.requests["parent"] != NO_ROW
         instant = (tape.requests["arrival"][follow_ups] == 0).any()
         self.arrays.episodes["instant_follow_ups"][e] = instant
@@ -209,7 +211,7 @@ class Simulation:
         """
         actions = np.ascontiguousarray(actions, np.int64)
         while not self.arrays.episodes["done"].all():
-            self.run(play_range, actions)
+            self.run(play_range, actions, 0)
 
     def run(self, kernel_of_range: Callable[..., int], *args: Any) -> None:
         """Call `kernel(arrays, first, last, *args)` on all environments, one range a thread.

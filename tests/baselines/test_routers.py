@@ -91,6 +91,7 @@ def test_plan_is_what_route_would_choose(name: str) -> None:
             np.repeat(view.instances, 2, axis=0),
         )
         assert router.route(both).tolist() == plan[:, k].tolist()
+    np.testing.assert_array_equal(router.plan(100, first=150), plan[:, 150:250])
 
 
 def test_least_load_takes_the_fewest_requests_and_breaks_ties_at_random() -> None:

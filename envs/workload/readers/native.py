@@ -17,6 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 from polars.io.plugins import register_io_source
 
+from prefixgym.envs.workload.chunk import Chunk
 from prefixgym.envs.workload.fields import check_whole
 from prefixgym.envs.workload.lengths import MAX_LENGTH
 from prefixgym.envs.workload.links import link_rows, walk_trees
@@ -115,7 +116,7 @@ def read(path: str | Path, *, block_size: int | None = None) -> Tape:
     return split_blocks(tape, found if block_size is None else block_size)
 
 
-def read_chunks(path: str | Path, rows: int) -> Iterator[Tape]:
+def read_chunks(path: str | Path, rows: int) -> Iterator[Chunk]:
     """Read a trace as tapes of about `rows` requests, each of whole trees, one after another.
 
     Links count the rows of a chunk; sessions and block ids mean the same in all. Roots arrive in
@@ -140,12 +141,13 @@ def read_chunks(path: str | Path, rows: int) -> Iterator[Tape]:
         cut = len(held) if len(piece) < rows else int(root.max() or 0)  # type: ignore[arg-type]
         if cut > 0:
             tape = _to_tape(path, held[:cut], block_size)
+            number = held["row"][:cut].sort().to_numpy()
             held = held[cut:]
             arrival = tape.requests["arrival"][tape.requests["parent"] == NO_ROW]
             if arrival[0] < latest:
                 raise ValueError(f"{path}: arrival_ps: roots must be sorted by arrival")
             latest = int(arrival[-1])
-            yield tape
+            yield Chunk(tape.requests, tape.runs, block_size, number)
         if len(piece) < rows:
             return
 

@@ -1,0 +1,107 @@
+"""A streamed episode is the whole tape's, bit for bit, whatever the chunks."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from random_cases import SLOS, Case, Tapes, cases
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from prefixgym.envs.simulation import Simulation
+from prefixgym.envs.streaming import StreamedEpisode
+from prefixgym.envs.workload.chunk import Chunk
+from prefixgym.envs.workload.split import runs_of
+from prefixgym.envs.workload.tape import NO_ROW, Tape
+
+
+def chunks_of(tape: Tape, rows: int) -> Iterator[Chunk]:
+    """The tape in chunks of at least `rows` requests each, but for the last."""
+    requests = tape.requests
+    every = np.arange(len(requests))
+    links = [(every[requests[k] != NO_ROW], requests[k]) for k in ("parent", "then")]
+    tied = np.concatenate([[a, b[b != NO_ROW]] for a, b in links], axis=1)
+    shape = (len(requests), len(requests))
+    part = connected_components(coo_array((np.ones(tied.shape[1]), tied), shape))[1]
+    # Parts that lie apart, root by root, may be in different chunks.
+    root = requests["parent"] == NO_ROW
+    first, last = np.full(part.max() + 1, len(every)), np.zeros(part.max() + 1, int)
+    np.minimum.at(first, part[root], every[root])
+    np.maximum.at(last, part[root], every[root])
+    begun: list[int] = []
+    for k in np.argsort(first):
+        if len(begun) >= rows and first[k] > max(last[part[begun]]):
+            yield chunk_of(tape, np.sort(begun))
+            begun = []
+        begun += np.flatnonzero(part == k).tolist()
+    yield chunk_of(tape, np.sort(begun))
+
+
+def chunk_of(tape: Tape, rows: NDArray[np.int64]) -> Chunk:
+    requests = tape.requests[rows]
+    for name in ("parent", "first_child", "next_sibling", "then"):
+        linked = requests[name] != NO_ROW
+        requests[name][linked] = np.searchsorted(rows, requests[name][linked])
+    place, num_runs = runs_of(requests)
+    requests["first_run"] = np.cumsum(num_runs) - num_runs
+    return Chunk(requests, tape.runs[place], tape.block_size, rows)
+
+
+class Played:
+    """An episode of a case, streamed, and what came out of it."""
+
+    def __init__(self, case: Case, rows: int) -> None:
+        self.outcomes: list[NDArray[np.void]] = []
+        self.seen_again: set[int] = set()
+        self.closed: set[int] = set()
+        simulation = Simulation(
+            case.cluster, Tapes(case.tapes), SLOS, case.knowledge, 1, record=True
+        )
+        self.chunks = list(chunks_of(case.tapes[0], rows))
+        self.episode = StreamedEpisode(simulation, self.chunks, self._take)
+
+    def _take(self, outcomes: NDArray[np.void], sessions: NDArray[np.int32]) -> None:
+        self.outcomes.append(outcomes)
+        found = set(outcomes["session"].tolist())
+        self.seen_again |= found & self.closed
+        self.closed |= found - set(sessions.tolist())
+
+
+def assert_same(found: NDArray[np.void], expected: NDArray[np.void]) -> None:
+    assert found.shape == expected.shape
+    for name in expected.dtype.names or ():
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+@given(case=cases(), rows=st.integers(1, 40))
+@settings(max_examples=150)
+def test_chunks_of_any_size_give_the_same_views_and_outcomes(case: Case, rows: int) -> None:
+    whole = case.simulation()
+    played = Played(case, rows)
+    streamed = played.episode.simulation
+    for actions in case.actions.T:
+        for name in ("requests", "instances"):
+            assert_same(getattr(streamed.view, name), getattr(whole.view, name))
+        count = int(whole.view.requests["num_blocks"][0])
+        found, expected = (s.view.block_ids[0, :count].tolist() for s in (streamed, whole))
+        assert found == expected
+        whole.step(actions)
+        played.episode.step(actions)
+    assert played.episode.done
+    assert_same(np.concatenate(played.outcomes), whole.outcomes(0))
+    assert_same(streamed.instance_totals, whole.instance_totals)
+    assert not played.seen_again
+
+
+@given(case=cases(), rows=st.integers(1, 40))
+@settings(max_examples=50)
+def test_fixed_decisions_give_the_same_outcomes(case: Case, rows: int) -> None:
+    whole = case.simulation()
+    whole.play(case.actions)
+    played = Played(case, rows)
+    padded = np.concatenate([case.actions, case.actions], axis=1)
+    played.episode.play(lambda count, first: padded[:, first : first + count])
+    assert_same(np.concatenate(played.outcomes), whole.outcomes(0))
+    assert_same(played.episode.simulation.instance_totals, whole.instance_totals)
