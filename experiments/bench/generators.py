@@ -1,10 +1,13 @@
 """How fast episodes are generated: requests per second of every generator, on one core."""
 
-import itertools
+import functools
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from prefixgym.envs.scenarios.workloads import GENERATORS, build_workload
+from prefixgym.envs.workload.tape import Tape, Workload
 from prefixgym.experiments.bench.speed import Measurement, best_seconds
 
 POOL = Path("../shared/traces/servegen/language_m-small.clients.jsonl.gz")
@@ -41,8 +44,7 @@ def generation(requests: int = 5000, repeats: int = 10) -> list[Measurement]:
             arrivals=None,
             block_size=64,
         )
-        seeds = itertools.count()
-        rate = requests / best_seconds(lambda w=workload, s=seeds: w.tape(next(s)), repeats)
+        rate = requests / best_seconds(functools.partial(_next_tape, workload, count()), repeats)
         found.append(
             Measurement(
                 f"generator {name}, episodes of {requests:,}",
@@ -53,3 +55,7 @@ def generation(requests: int = 5000, repeats: int = 10) -> list[Measurement]:
             )
         )
     return found
+
+
+def _next_tape(workload: Workload, seeds: Iterator[int]) -> Tape:
+    return workload.tape(next(seeds))

@@ -163,7 +163,7 @@ def test_a_call_continues_the_one_before_by_the_same_agent() -> None:
         ids = tape.block_ids(row)
         first = row
         while before[first] != NO_ROW:
-            first = before[first]
+            first = int(before[first])
         assert all(
             owners.setdefault(int(b), first) == first for b in ids[3 if is_sub[row] else 6 :]
         )
