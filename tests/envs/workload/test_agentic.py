@@ -159,15 +159,15 @@ def test_a_call_continues_the_one_before_by_the_same_agent() -> None:
     # Else agents share the heads' full blocks, and nothing else.
     owners: dict[int, int] = {}
     groups: dict[int, set[int]] = {}
-    for row, request in enumerate(tape.requests):
-        ids = tape.block_ids(row)
-        first = row
+    for number, request in enumerate(tape.requests):
+        ids = tape.block_ids(number)
+        first = number
         while before[first] != NO_ROW:
             first = int(before[first])
         assert all(
-            owners.setdefault(int(b), first) == first for b in ids[3 if is_sub[row] else 6 :]
+            owners.setdefault(int(b), first) == first for b in ids[3 if is_sub[number] else 6 :]
         )
-        if not is_sub[row]:
+        if not is_sub[number]:
             assert list(ids[:4]) == [0, 1, 2, 3]
             groups.setdefault(int(ids[4]), set()).add(int(request["session"]))
     assert sorted(groups) == [4, 6, 8]
