@@ -5,13 +5,16 @@ rejected one is a miss. Latencies and hit rates are over finished requests, whic
 `rejected` tells how many are left out.
 """
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.slo import Slo
+from prefixgym.experiments.samples import Sample, Values
 
 FINISHED = 0
 WORST_SHARE = 0.05
@@ -70,52 +73,133 @@ def episode_metrics(
         totals: INSTANCE_TOTALS records, shape [N].
         slos: the objectives that `outcomes["slo_class"]` indexes.
     """
-    good = outcomes["good"] != 0
-    finished = outcomes[outcomes["status"] == FINISHED]
-    duration = float(outcomes["end"].max() - outcomes["arrival"].min())
-    tpot = finished["tpot"][finished["output_tokens"] > 1]
-    base, slope = np.array([(slo.ttft, slo.ttft_per_token) for slo in slos])[
-        finished["slo_class"]
-    ].T
-    objective = base + slope * finished["prompt_tokens"]
-    return EpisodeMetrics(
-        requests=len(outcomes),
-        attainment=float(good.mean()),
-        goodput=float(good.sum()) / duration,
-        throughput=len(finished) / duration,
-        ttft_mean=_mean(finished["ttft"]),
-        ttft_p50=_quantile(finished["ttft"], 0.50),
-        ttft_p90=_quantile(finished["ttft"], 0.90),
-        ttft_p99=_quantile(finished["ttft"], 0.99),
-        tpot_mean=_mean(tpot),
-        tpot_p99=_quantile(tpot, 0.99),
-        tardiness=_mean(np.maximum(0.0, finished["ttft"] - objective)),
-        hit_rate=_ratio(finished["hit_tokens"].sum(), finished["prompt_tokens"].sum()),
-        imbalance=_ratio(totals["running_seconds"].max(), totals["running_seconds"].min()),
-        worst_sessions=_worst_sessions(outcomes["session"], good),
-        worst_class=float(_shares_of(outcomes["slo_class"], good)[0]),
-        preemptions=float(totals["preemptions"].sum()) / len(outcomes),
-        rejected=1.0 - len(finished) / len(outcomes),
+    tally = EpisodeTally(slos)
+    tally.add(outcomes)
+    return tally.metrics(totals)
+
+
+class EpisodeTally:
+    """The outcomes of an episode, summed up as they come.
+
+    Args:
+        slos: the objectives that `outcomes["slo_class"]` indexes.
+        new_sample: makes what keeps the latencies: `Values` keeps all and is exact; with
+            `LogHistogram` the tally's size does not depend on the number of requests.
+    """
+
+    def __init__(self, slos: Sequence[Slo], new_sample: Callable[[], Sample] = Values) -> None:
+        self._objectives = np.array([(slo.ttft, slo.ttft_per_token) for slo in slos])
+        self._ttft, self._tpot, self._tardiness = (new_sample() for _ in range(3))
+        self._requests = self._good = self._finished = 0
+        self._prompt_tokens = self._hit_tokens = 0
+        self._begin, self._end = math.inf, -math.inf
+        self._classes = np.zeros((2, len(slos)), np.int64)  # good, all
+        self._sessions = _SessionShares()
+
+    def add(
+        self, outcomes: NDArray[np.void], open_sessions: NDArray[np.int32] | None = None
+    ) -> None:
+        """Count outcomes in.
+
+        Args:
+            outcomes: OUTCOME records, none of them counted before.
+            open_sessions: sessions of which more may come, sorted; None: of any of them.
+        """
+        if len(outcomes) == 0:
+            return
+        good = outcomes["good"] != 0
+        finished = outcomes[outcomes["status"] == FINISHED]
+        self._requests += len(outcomes)
+        self._good += int(good.sum())
+        self._finished += len(finished)
+        self._prompt_tokens += int(finished["prompt_tokens"].sum())
+        self._hit_tokens += int(finished["hit_tokens"].sum())
+        self._begin = min(self._begin, float(outcomes["arrival"].min()))
+        self._end = max(self._end, float(outcomes["end"].max()))
+        base, slope = self._objectives[finished["slo_class"]].T
+        objective = base + slope * finished["prompt_tokens"]
+        self._ttft.add(finished["ttft"])
+        self._tpot.add(finished["tpot"][finished["output_tokens"] > 1])
+        self._tardiness.add(np.maximum(0.0, finished["ttft"] - objective))
+        for row, chosen in zip(self._classes, (good, slice(None)), strict=True):
+            row += np.bincount(outcomes["slo_class"][chosen], minlength=len(row))
+        self._sessions.add(outcomes["session"], good, open_sessions)
+
+    def metrics(self, totals: NDArray[np.void]) -> EpisodeMetrics:
+        """Metrics of all that was counted in.
+
+        Args:
+            totals: INSTANCE_TOTALS records, shape [N].
+        """
+        duration = self._end - self._begin
+        class_good, class_size = self._classes[:, self._classes[1] > 0]
+        return EpisodeMetrics(
+            requests=self._requests,
+            attainment=self._good / self._requests,
+            goodput=self._good / duration,
+            throughput=self._finished / duration,
+            ttft_mean=self._ttft.mean(),
+            ttft_p50=self._ttft.quantile(0.50),
+            ttft_p90=self._ttft.quantile(0.90),
+            ttft_p99=self._ttft.quantile(0.99),
+            tpot_mean=self._tpot.mean(),
+            tpot_p99=self._tpot.quantile(0.99),
+            tardiness=self._tardiness.mean(),
+            hit_rate=_ratio(self._hit_tokens, self._prompt_tokens),
+            imbalance=_ratio(totals["running_seconds"].max(), totals["running_seconds"].min()),
+            worst_sessions=self._sessions.worst(WORST_SHARE),
+            worst_class=float((class_good / class_size).min()),
+            preemptions=float(totals["preemptions"].sum()) / self._requests,
+            rejected=1.0 - self._finished / self._requests,
+        )
+
+
+class _SessionShares:
+    """The attainment of each session.
+
+    Of sessions that are over, only how many had g good ones of n requests, for each (g, n): its
+    size is that of the open sessions, and at most the square of the longest one.
+    """
+
+    def __init__(self) -> None:
+        self._open = np.empty(0, np.int32)
+        self._counts = np.empty((0, 2), np.int64)  # good, all
+        self._over: Counter[tuple[int, int]] = Counter()
+
+    def add(
+        self,
+        session: NDArray[np.int32],
+        good: NDArray[np.bool_],
+        still_open: NDArray[np.int32] | None,
+    ) -> None:
+        known = len(self._open)
+        ids, index = np.unique(np.concatenate([self._open, session]), return_inverse=True)
+        counts = np.zeros((len(ids), 2), np.int64)
+        counts[index[:known]] = self._counts
+        counts[:, 0] += np.bincount(index[known:], weights=good, minlength=len(ids)).astype(int)
+        counts[:, 1] += np.bincount(index[known:], minlength=len(ids))
+        over = np.zeros(len(ids), np.bool_) if still_open is None else ~np.isin(ids, still_open)
+        self._over += _tally(counts[over])
+        self._open, self._counts = ids[~over], counts[~over]
+
+    def worst(self, share: float) -> float:
+        """Mean attainment of this share of the sessions, at least one: those that fared worst."""
+        found = self._over + _tally(self._counts)
+        pairs = sorted(found, key=lambda pair: pair[0] / pair[1])
+        attainment = np.array([good / size for good, size in pairs])
+        sessions = np.array([found[pair] for pair in pairs])
+        wanted = max(1, int(share * sessions.sum()))
+        taken = np.diff(np.minimum(np.cumsum(sessions), wanted), prepend=0)
+        return float((attainment * taken).sum() / wanted)
+
+
+def _tally(pairs: NDArray[np.int64]) -> Counter[tuple[int, int]]:
+    """How often each row of `pairs` [K, 2] is there."""
+    base = int(pairs.max(initial=0)) + 1
+    found, times = np.unique(pairs[:, 0] * base + pairs[:, 1], return_counts=True)
+    return Counter(
+        {divmod(pair, base): n for pair, n in zip(found.tolist(), times.tolist(), strict=True)}
     )
-
-
-def _shares_of(group: NDArray[np.int32], good: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The attainment of each group of requests, ascending."""
-    _, index, size = np.unique(group, return_inverse=True, return_counts=True)
-    return np.sort(np.bincount(index, weights=good) / size)
-
-
-def _worst_sessions(session: NDArray[np.int32], good: NDArray[np.bool_]) -> float:
-    shares = _shares_of(session, good)
-    return float(shares[: max(1, int(WORST_SHARE * len(shares)))].mean())
-
-
-def _mean(values: NDArray[np.float64]) -> float:
-    return float(values.mean()) if len(values) else np.nan
-
-
-def _quantile(values: NDArray[np.float64], share: float) -> float:
-    return float(np.quantile(values, share)) if len(values) else np.nan
 
 
 def _ratio(numerator: float, denominator: float) -> float:

@@ -1,10 +1,12 @@
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 
 from prefixgym.envs.slo import Slo
-from prefixgym.experiments.metrics import EpisodeMetrics, episode_metrics
+from prefixgym.experiments.metrics import EpisodeMetrics, EpisodeTally, episode_metrics
+from prefixgym.experiments.samples import RELATIVE_ERROR, LogHistogram
 
 OUTCOME_FIELDS = np.dtype(
     [
@@ -106,3 +108,36 @@ def test_nothing_finished() -> None:
     assert found.attainment == found.goodput == 0.0
     assert np.isnan(found.ttft_p99)
     assert np.isnan(found.hit_rate)
+
+
+@pytest.mark.parametrize("size", [1, 7, 50])
+def test_a_tally_in_pieces_equals_the_whole(size: int) -> None:
+    generator = np.random.default_rng(size)
+    rows = [
+        outcome(
+            arrival=float(k),
+            end=k + float(generator.random()),
+            ttft=float(generator.lognormal(-1, 1)),
+            tpot=float(generator.lognormal(-4, 1)),
+            output_tokens=int(generator.integers(1, 4)),
+            hit_tokens=int(generator.integers(0, 101)),
+            session=k // 5 if k < 100 else 20 + int(generator.integers(0, 30)),
+            slo_class=int(generator.integers(0, 2)),
+            status=int(generator.random() < 0.1),
+            good=int(generator.random() < 0.6),
+        )
+        for k in range(200)
+    ]
+    whole = np.array(rows, OUTCOME_FIELDS)
+    totals = np.array([(3.0, 2), (2.0, 0)], TOTALS_FIELDS)
+    expected = dataclasses.asdict(episode_metrics(whole, totals, SLOS))
+    exact, bounded = EpisodeTally(SLOS), EpisodeTally(SLOS, LogHistogram)
+    for begin in range(0, 200, size):
+        later = np.unique(whole["session"][begin + size :])
+        for tally in (exact, bounded):
+            tally.add(whole[begin : begin + size], later)
+    assert dataclasses.asdict(exact.metrics(totals)) == pytest.approx(expected, rel=1e-12)
+    found = dataclasses.asdict(bounded.metrics(totals))
+    for name in ("ttft_p50", "ttft_p90", "ttft_p99", "tpot_p99"):
+        assert found.pop(name) == pytest.approx(expected.pop(name), rel=RELATIVE_ERROR)
+    assert found == pytest.approx(expected, rel=1e-12)
