@@ -1,7 +1,7 @@
 """Smaller blocks: what was shared still is, and nothing else."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cases import build_tape, random_draws
 
@@ -10,6 +10,7 @@ from prefixgym.envs.workload.split import split_blocks
 from prefixgym.envs.workload.validate import validate
 
 
+@settings(max_examples=50)
 @given(count=st.integers(1, 30), seed=st.integers(0, 2**32 - 1), size=st.sampled_from([1, 2, 4]))
 def test_requests_share_the_same_tokens(count: int, seed: int, size: int) -> None:
     coarse = build_tape(random_draws(np.random.default_rng(seed), count, 8, 5, False), 8)
