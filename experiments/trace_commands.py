@@ -185,7 +185,9 @@ def fit(
     ] = False,
     family: Annotated[
         str | None,
-        typer.Option(help="chat, shared-prompts or unique-prompts; by default what fits best."),
+        typer.Option(
+            help="chat, agentic, shared-prompts or unique-prompts; by default what fits best."
+        ),
     ] = None,
     page: Annotated[
         Path | None, typer.Option(help="Also write the table there, docs/trace-fit.md say.")

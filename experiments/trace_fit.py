@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from prefixgym.envs.workload.fitting.agent_fit import fit_agentic, has_clock
 from prefixgym.envs.workload.fitting.chat_fit import fit_chat
 from prefixgym.envs.workload.fitting.fit import Fit
 from prefixgym.envs.workload.fitting.shared_fit import fit_shared_prompts
@@ -27,6 +28,7 @@ from prefixgym.experiments.table import Table, number
 
 FAMILIES: Mapping[str, Callable[[Study], Fit]] = {
     "chat": fit_chat,
+    "agentic": fit_agentic,
     "shared-prompts": fit_shared_prompts,
     "unique-prompts": fit_unique_prompts,
 }
@@ -34,6 +36,7 @@ SEEDS = range(5)
 _GOOD, _FAIR = 0.10, 0.25
 _LRU_CAPACITIES = (1_000, 3_000, 5_859, 10_000, 30_000, 50_000, 100_000)
 _GIVEN = "requests/s"
+_WARMED = "token hit, infinite cache, warmed, %"
 
 
 @dataclass(frozen=True)
@@ -171,11 +174,16 @@ def _part(line: Timeline, tape: Tape, start: int, stop: int | None) -> Tape:
 
 
 def _fit(study: Study, family: str | None) -> Fit:
-    """The best of the families that can be fitted at all, by imitation of what is fitted to."""
+    """The best of the families that can be fitted at all, by imitation of what is fitted to.
+
+    Agents are those whose requests wait for each other: to a closed loop nothing else is fitted.
+    """
     if family is not None:
         if family not in FAMILIES:
             raise ValueError(f"family: found {family!r}, allowed: {', '.join(FAMILIES)}")
         return FAMILIES[family](study)
+    if study.line.closed_loop:
+        return fit_agentic(study)
     reports, errors = [], []
     for name, fit in FAMILIES.items():
         try:
@@ -191,20 +199,24 @@ def _compare(fit: Fit, seen: Study, wanted: Study, line: Timeline) -> FitReport:
     """Statistics of both, the generated ones at the wanted rate and of the wanted size."""
     fitted_rows, wanted_rows = (len(study.line.tape.requests) for study in (seen, wanted))
     halves = seen is not wanted
-    start = fitted_rows if halves else wanted_rows // 2
     rows = len(line.tape.requests)
     there = wanted.statistics()
-    played = fit.at_rate(there.traffic.rate)
+    clock = has_clock(wanted)
+    played = fit.at_rate(there.traffic.rate) if clock else fit
     derive = there.sessions.derived
 
     samples = []
     for seed in SEEDS:
-        warm = timeline(played.workload(rows).tape(seed)).tape
         study = Study.of(played.workload(wanted_rows).tape(len(SEEDS) + seed), derive)
-        samples.append(_figures(study.statistics(), warmed_token_hit(warm, start)))
-    first = seen.statistics()
-    before = _figures(first, first.reuse.token_hit_second_half if first.reuse else math.nan)
-    after = _figures(there, warmed_token_hit(line.tape, start))
+        figures = _figures(study.statistics(), clock)
+        if halves:
+            # The figure is that of the second half of an episode as long as the whole trace.
+            whole = timeline(played.workload(rows).tape(seed)).tape
+            figures[_WARMED] = warmed_token_hit(whole, fitted_rows)
+        samples.append(figures)
+    before, after = _figures(seen.statistics(), clock), _figures(there, clock)
+    if halves:
+        after[_WARMED] = warmed_token_hit(line.tape, fitted_rows)
     comparisons = []
     for figure, value in after.items():
         if math.isfinite(value):
@@ -216,15 +228,20 @@ def _compare(fit: Fit, seen: Study, wanted: Study, line: Timeline) -> FitReport:
     return FitReport(fit, halves, (fitted_rows, wanted_rows), tuple(comparisons))
 
 
-def _figures(found: Statistics, warmed: float) -> dict[str, float]:
-    """The figures to compare by name, in the order of the tables."""
+def _figures(found: Statistics, clock: bool) -> dict[str, float]:
+    """The figures to compare by name, in the order of the tables.
+
+    Those that depend on how many sessions overlap are left out for traces without a `clock`.
+    """
     traffic, sessions = found.traffic, found.sessions
-    figures = {
-        _GIVEN: traffic.rate,
-        "CV of the gaps": traffic.gap_cv,
-        "variance/mean of counts in 10 s": traffic.dispersion["10s"],
-        "variance/mean of counts in 60 s": traffic.dispersion["60s"],
-    }
+    figures = {}
+    if clock:
+        figures = {
+            _GIVEN: traffic.rate,
+            "CV of the gaps": traffic.gap_cv,
+            "variance/mean of counts in 10 s": traffic.dispersion["10s"],
+            "variance/mean of counts in 60 s": traffic.dispersion["60s"],
+        }
 
     def add(name: str, values: Quantiles, *levels: str) -> None:
         figures.update({f"{name} {level}": values[level] for level in levels if level in values})
@@ -234,11 +251,11 @@ def _figures(found: Statistics, warmed: float) -> dict[str, float]:
     if found.reuse is not None and found.lru is not None and found.sharing is not None:
         figures["block hit, infinite cache, cold, %"] = found.reuse.block_hit
         figures["token hit, infinite cache, cold, %"] = found.reuse.token_hit
-        figures["token hit, infinite cache, warmed, %"] = warmed
+        figures[_WARMED] = found.reuse.token_hit_second_half
         figures["mean hit of a request, %"] = found.reuse.request_hit
         figures["requests without a hit, %"] = found.reuse.requests_without_hit
         for capacity, hit in zip(found.lru.capacity, found.lru.block_hit, strict=True):
-            if capacity in _LRU_CAPACITIES:
+            if capacity in _LRU_CAPACITIES and clock:
                 figures[f"block hit, LRU of {capacity:,} blocks, %"] = hit
         figures["hits in hot blocks, %"] = found.sharing.hot_hit
         figures["hits of turns that continue, %"] = found.sharing.continuation_hit
@@ -310,6 +327,10 @@ Warmed: the other half before it. Good is within {100 * _GOOD:.0f} % of the seco
   lognormals, or else the measured quantiles (`length_fit.py`).
 - The lengths of first, middle, last and only turns are fitted apart: who pastes a document mostly
   ends the conversation with it, so that deep conversations are made of short lines.
+- Of the open-loop families (chat, shared prompts, unique prompts) the one is taken whose own tapes
+  come closest to what it was fitted to. To a trace in which requests wait for each other the
+  generator `agentic` is fitted: calls, think times, growth, resets, sub-agents. If such a trace has
+  no clock, because every session begins at 0, what depends on their overlap is not compared.
 
 ## What it cannot do
 

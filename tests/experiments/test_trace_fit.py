@@ -94,7 +94,7 @@ def test_a_trace_that_shares_nothing_gets_unique_prompts() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--family", "x"), "family: found 'x', allowed: chat, shared-prompts, unique-prompts"),
+        (("--family", "x"), "family: found 'x', allowed: chat, agentic, shared-prompts, unique"),
         (("--out", "x.json"), "--out: found x.json, must end in .toml"),
         (("--page", "x.md"), "--page: shows halves side by side, it needs --first-half"),
         (("--family", "shared-prompts", "--option", "x"), "--option: found 'x', must be KEY=VALUE"),

@@ -8,6 +8,7 @@ groups and comes back to them after as many requests.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,16 +132,13 @@ def _fit_popularity(group: NDArray[np.int64], block_size: int) -> dict[str, floa
             found.append(_moments(np.unique(root, return_inverse=True)[1]))
         return float(np.sum((np.mean(found, axis=0) - wanted) ** 2))
 
-    best = min(
-        (
-            minimize(
-                loss,
-                np.array([math.log(groups * count), zipf, math.log(half_life * count)]),
-                method="Nelder-Mead",
-                options={"maxfev": 120, "xatol": 0.01, "fatol": 1e-4},
-            )
-            for groups, zipf, half_life in _STARTS
-        ),
-        key=lambda found: float(found.fun),
-    )
-    return parameters(best.x.tolist())
+    def search(start: NDArray[np.float64], evaluations: int) -> Any:
+        options = {"maxfev": evaluations, "xatol": 0.01, "fatol": 1e-4}
+        return minimize(loss, start, method="Nelder-Mead", options=options)
+
+    starts = [
+        np.array([math.log(groups * count), zipf, math.log(half_life * count)])
+        for groups, zipf, half_life in _STARTS
+    ]
+    first = min((search(start, 30) for start in starts), key=lambda found: float(found.fun))
+    return parameters(search(first.x, 90).x.tolist())

@@ -31,6 +31,7 @@ class Timeline:
             the ids of prompts alone, not those of blocks that only decoding fills.
         parent: row of the request that each one follows, NO_ROW if none or not known, [R].
         think_time: s from the end of that to the arrival, where the tape states it, else nan, [R].
+        side: whether it is of a branch that a later request waits for: a sub-agent's call, [R].
         states_sessions: whether the tape says which requests belong together.
         closed_loop: whether some arrivals hang on the service, which is assumed here.
     """
@@ -38,6 +39,7 @@ class Timeline:
     tape: Tape
     parent: NDArray[np.int64]
     think_time: NDArray[np.float64]
+    side: NDArray[np.bool_]
     states_sessions: bool
     closed_loop: bool
 
@@ -58,12 +60,28 @@ def _place(
             arrival[then] = max(arrival[then], arrival[row] + service[row])
 
 
+@kernel
+def _mark_sides(
+    requests: NDArray[np.void], joined: NDArray[np.bool_], side: NDArray[np.bool_]
+) -> None:
+    """Fill `side` [R]; `joined` [R] and `side` come in as zeros."""
+    for row in range(requests.size):
+        if requests[row].waits_for > 1:
+            joined[requests[row].parent] = True
+    for row in range(requests.size):
+        parent = requests[row].parent
+        if parent != NO_ROW:
+            side[row] = side[parent] or (joined[parent] and requests[row].waits_for == 1)
+
+
 def timeline(tape: Tape) -> Timeline:
     """The requests of `tape` in order of time; rows that arrive together keep their order."""
     requests = tape.requests
     arrival = np.zeros(len(requests), np.int64)
     service = to_ticks(FIRST_TOKEN + PER_TOKEN * requests["output_tokens"])
     _place(requests, service, arrival)
+    side = np.zeros(len(requests), np.bool_)
+    _mark_sides(requests, np.zeros(len(requests), np.bool_), side)
     order = np.argsort(arrival, kind="stable")
 
     closed_loop = bool(np.any(requests["parent"] != NO_ROW))
@@ -87,6 +105,7 @@ def timeline(tape: Tape) -> Timeline:
         _prompts_only(Tape(requests, tape.runs, tape.block_size)),
         parent,
         think_time,
+        side[order],
         states_sessions,
         closed_loop,
     )

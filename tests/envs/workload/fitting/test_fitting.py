@@ -5,10 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prefixgym.envs.workload.agentic import Agentic
 from prefixgym.envs.workload.arrivals import Gamma, Poisson
 from prefixgym.envs.workload.chat import MultiTurnChat
 from prefixgym.envs.workload.distributions import Empirical, Geometric, LogNormal, Mixture
 from prefixgym.envs.workload.durations import duration
+from prefixgym.envs.workload.fitting.agent_fit import fit_agentic
 from prefixgym.envs.workload.fitting.chat_fit import fit_chat
 from prefixgym.envs.workload.fitting.length_fit import fit_length, two_normals
 from prefixgym.envs.workload.fitting.shared_fit import fit_shared_prompts
@@ -17,6 +19,8 @@ from prefixgym.envs.workload.fitting.unique_fit import fit_unique_prompts
 from prefixgym.envs.workload.lengths import Length, distribution
 from prefixgym.envs.workload.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.statistics.summary import Study
+from prefixgym.envs.workload.statistics.timeline import FIRST_TOKEN, PER_TOKEN
+from prefixgym.envs.workload.tape import NO_ROW
 from prefixgym.envs.workload.unique_prompts import UniquePrompts
 
 
@@ -151,6 +155,63 @@ def test_a_closed_loop_is_fitted_to_its_think_times() -> None:
     assert found.parameters["closed_loop"]
     gaps = duration("gap", found.parameters["think_time"]).sample(np.random.default_rng(0), 4000)
     assert np.median(gaps) == pytest.approx(8, rel=0.05)
+
+
+def test_agents_are_found_again() -> None:
+    made = Agentic(
+        6000,
+        Poisson(4.0),
+        64,
+        calls=(10, 30),
+        think_time=LogNormal(5.0, 0.6),
+        system_tokens=1280,
+        repository_tokens=0,
+        file_tokens=(2000, 4000),
+        new_tokens=(200, 400),
+        output_tokens=100,
+        reset_probability=0.2,
+        summary_tokens=200,
+        max_prompt_tokens=20_000,
+        spawn_probability=0.05,
+        sub_agents=2,
+        sub_agent_calls=(3, 5),
+        sub_agent_think_time=3.0,
+        sub_agent_system_tokens=0,
+        sub_agent_task_tokens=600,
+        sub_agent_new_tokens=50,
+        nominal_ttft=FIRST_TOKEN,
+        nominal_tpot=PER_TOKEN,
+    )
+    found = fit_agentic(Study.of(made.tape(2)))
+    parameters = found.parameters
+    assert found.rate == pytest.approx(4.0, rel=0.1)
+    assert parameters["system_tokens"] == 1280
+    assert np.mean(draws(parameters["new_tokens"])) == pytest.approx(300, rel=0.05)
+    assert parameters["output_tokens"] == 100
+    assert np.mean(draws(parameters["summary_tokens"])) == pytest.approx(200, abs=60)
+    assert parameters["spawn_probability"] == pytest.approx(0.05, rel=0.15)
+    assert parameters["sub_agents"] == 2
+    assert np.mean(draws(parameters["sub_agent_new_tokens"])) == pytest.approx(50, rel=0.1)
+    # The longest prompt seen is below the one that is allowed.
+    per_token = parameters["reset_probability"] / parameters["max_prompt_tokens"]
+    assert per_token == pytest.approx(0.2 / 20_000, rel=0.2)
+    gaps = duration("gap", parameters["think_time"]).sample(np.random.default_rng(0), 4000)
+    assert np.median(gaps) == pytest.approx(5, rel=0.05)
+    assert len(found.workload(300).tape(0).requests) == 300
+    with pytest.raises(ValueError, match="no request waits for another"):
+        fit_agentic(Study.of(CHAT.tape(0)))
+
+
+def test_sessions_without_a_clock_get_the_rate_of_sixteen_at_a_time() -> None:
+    chat = MultiTurnChat(
+        400, Poisson(5.0), 64, turns=5, think_time=10.0, output_tokens=100, closed_loop=True
+    )
+    tape = chat.tape(0)
+    tape.requests["arrival"][tape.requests["parent"] == NO_ROW] = 0
+    found = fit_agentic(Study.of(tape))
+    # Most sessions have five calls of 3.9 s each and four pauses of 10 s; the edges cut some short.
+    whole = 16 * 5 / (5 * (FIRST_TOKEN + 100 * PER_TOKEN) + 4 * 10)
+    assert found.rate == pytest.approx(whole, rel=0.35)
 
 
 def test_shared_prompts_are_found_again() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prefixgym.envs.workload.readers.mooncake import read_mooncake
+from prefixgym.envs.workload.readers.registry import read_trace
 from prefixgym.envs.workload.statistics.lru_curve import LruCurve
 from prefixgym.envs.workload.statistics.summary import Statistics, statistics
 
@@ -14,13 +14,16 @@ CONVERSATION = "mooncake_conversation/conversation_trace.jsonl.gz"
 SYNTHETIC = "mooncake_synthetic/synthetic_trace.jsonl.gz"
 HEAD1000 = "mooncake_arxiv_toolagent_head1000/mooncake_trace_1000.jsonl.gz"
 MOONCAKE = (CONVERSATION, SYNTHETIC, HEAD1000)
+AZURE_CODE = "azure_llm_2023/AzureLLMInferenceTrace_code.csv.gz"
+AZURE_CONVERSATION = "azure_llm_2023/AzureLLMInferenceTrace_conv.csv.gz"
+CLAUDE_CODE = "claude_code_v8_local/requests.jsonl.gz"
 
 
 @functools.cache
 def of(path: Path) -> Statistics:
     if not path.exists():
         pytest.skip(f"needs a real trace: {path} is not there")
-    return statistics(read_mooncake(path))
+    return statistics(read_trace(path))
 
 
 def near(printed: str) -> Any:
@@ -39,17 +42,19 @@ TRAFFIC = {  # §3.1: req/s, prompt tok/s, CV raw, CV spread, ties %, dispersion
     CONVERSATION: ("3.40", "40900", "3.03", 1.01, "90", "7.9 / 2.1 / 2.9", "1.21"),
     SYNTHETIC: ("3.91", "59900", "1.01", 1.01, "0", "1.1 / 1.2 / 1.2", "1.17"),
     HEAD1000: ("5.65", "55300", "4.03", 1.01, "94", "12.5 / 4.4", None),
+    AZURE_CODE: ("2.57", "5300", "13.2", 13.2, "0", "13 / 72 / 164", "4.18"),
+    AZURE_CONVERSATION: ("5.53", "6400", "1.09", 1.09, "0", "1.4 / 3.9 / 16.1", "1.52"),
 }
 
 
-@pytest.mark.parametrize("name", MOONCAKE)
+@pytest.mark.parametrize("name", TRAFFIC)
 def test_arrivals(traces: Path, name: str) -> None:
     found = of(traces / name).traffic
     rate, tokens, cv, spread_cv, ties, dispersion, peak = TRAFFIC[name]
     assert found.rate == near(rate)
     assert found.prompt_token_rate == pytest.approx(float(tokens), abs=50)
     assert found.gap_cv == near(cv)
-    assert found.gap_cv_spread == pytest.approx(spread_cv, abs=0.04)  # spread at random
+    assert found.gap_cv_spread == pytest.approx(spread_cv, abs=0.06)  # spread at random
     assert 100 * found.ties == near(ties)
     for value, text in zip(found.dispersion.values(), dispersion.split(" / "), strict=False):
         assert value == near(text)
@@ -61,10 +66,13 @@ LENGTHS = {  # §3.2: mean / p10 / p50 / p90 / p99 of inputs, then of outputs
     CONVERSATION: ("12035 / 964 / 6909 / 27367 / 85400", "343 / 24 / 350 / 597 / 1119"),
     SYNTHETIC: ("15325 / 30 / 11587 / 38611 / 66456", "149 / 4 / 69 / 389 / 768"),
     HEAD1000: ("9792 / 2125 / 6558 / 19789 / 77828", "199 / 3 / 34 / 534 / 831"),
+    CLAUDE_CODE: ("122379 / 42420 / 103659 / 233633 / 498519", "440 / 105 / 216 / 898 / 3686"),
+    AZURE_CODE: ("2048 / 147 / 1469 / 5188 / 7436", "28 / 7 / 13 / 55 / 251"),
+    AZURE_CONVERSATION: ("1155 / 207 / 1020 / 2735 / 4142", "211 / 54 / 129 / 424 / 601"),
 }
 
 
-@pytest.mark.parametrize("name", MOONCAKE)
+@pytest.mark.parametrize("name", LENGTHS)
 def test_lengths(traces: Path, name: str) -> None:
     found = of(traces / name)
     for lengths, printed in zip(
@@ -180,3 +188,21 @@ def test_sessions(traces: Path, name: str) -> None:
     if name == CONVERSATION:
         all_near(found.sessions.growth, "75 / 475 / 4705")
         all_near(found.sessions.added, "-2 / 27 / 4369")
+
+
+def test_claude_code(traces: Path) -> None:
+    found = of(traces / CLAUDE_CODE)
+    assert found.reuse is not None
+    assert found.lru is not None
+    assert found.reuse.blocks / 1e6 == near("94.31")  # §3.3
+    assert found.reuse.unique_blocks / 1e6 == near("3.451")
+    assert found.reuse.block_hit == near("0.963")
+    assert found.reuse.token_hit == near("0.963")
+    assert found.sessions.sessions == 710  # §3.6
+    assert found.sessions.turns["p50"] == pytest.approx(46, abs=0.6)
+    all_near({k: found.sessions.turns[k] for k in ("p90", "p99", "max")}, "157 / 341 / 561")
+    # §3.4, all sessions from 0 on. There calls take the time recorded, here an assumed one.
+    lru = dict(zip(found.lru.capacity, found.lru.block_hit, strict=True))
+    printed = {1_000: 0.012, 10_000: 0.084, 50_000: 0.257, 100_000: 0.454, 300_000: 0.779}
+    for capacity, hit in printed.items():
+        assert lru[capacity] == pytest.approx(hit, abs=0.02)
