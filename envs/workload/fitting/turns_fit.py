@@ -5,7 +5,9 @@ the next comes after the end of the trace. So turns and gaps are fitted together
 turn k is followed by another with probability p_k. A follow-up seen contributes p_k to the
 likelihood, a turn with none c seconds before the end 1 − p_k F(c): it was the last, or its gap is
 longer than c. F, the distribution of gaps, has every gap g that was seen in it, weighed by one over
-the share of the turns that came g or more before the end: the others could not have shown it.
+the share of the turns that came g or more before the end: the others could not have shown it. In a
+trace hardly longer than its gaps little is known of either; there weights of at most ten, and a
+weak prior around α = 2, β = 1, keep the fit from inventing what the end may have cut off.
 
 p_k = (β + k − 1) / (α + β + k − 1): each session has a constant chance to go on, which differs
 between sessions as a Beta(β, α). The longer one lasts the likelier it goes on, and the number of
@@ -29,6 +31,8 @@ from prefixgym.envs.workload.lengths import Length
 _LEAST_GAP = 1e-3
 _MOST_TURNS = 64
 _SINGLE_TURNS = 10
+_MOST_WEIGHT = 10.0
+_PRIOR = np.log([2.0, 1.0])  # of ln α and ln β, each with a standard deviation of 1
 
 
 @dataclass(frozen=True)
@@ -73,16 +77,17 @@ def fit_turns(
         raise ValueError("turns: found fewer than two follow-ups, too few to fit gaps to")
     gaps = np.sort(gap[seen])
     could_show = len(left) - np.searchsorted(np.sort(left), gaps)
-    share = np.cumsum(len(left) / np.maximum(1, could_show))
+    share = np.cumsum(len(left) / np.maximum(could_show, len(left) / _MOST_WEIGHT))
     share /= share[-1]
     shown = np.interp(left[~seen], gaps, share, left=0.0, right=1.0)
 
     def loss(parameters: NDArray[np.float64]) -> float:
         alpha, beta = np.exp(parameters)
         p = (beta + turn - 1) / (alpha + beta + turn - 1)
-        return -float(np.log(p[seen]).sum() + np.log1p(-p[~seen] * shown).sum()) / len(turn)
+        likelihood = np.log(p[seen]).sum() + np.log1p(-p[~seen] * shown).sum()
+        return float(0.5 * np.sum((parameters - _PRIOR) ** 2) - likelihood) / len(turn)
 
-    best = minimize(loss, np.array([0.5, 0.0]), method="Nelder-Mead").x
+    best = minimize(loss, _PRIOR, method="Nelder-Mead").x
     alpha, beta = np.exp(best).tolist()
     turns = beta_geometric(alpha, beta, max(_MOST_TURNS, 2 * most_turns))
     return TurnsFit(alpha, beta, turns, *fit_gap(gaps, share))
