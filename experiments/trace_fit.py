@@ -238,6 +238,7 @@ def _figures(found: Statistics, clock: bool) -> dict[str, float]:
     if clock:
         figures = {
             _GIVEN: traffic.rate,
+            "prompt tokens/s": traffic.prompt_token_rate,
             "CV of the gaps": traffic.gap_cv,
             "variance/mean of counts in 10 s": traffic.dispersion["10s"],
             "variance/mean of counts in 60 s": traffic.dispersion["60s"],
@@ -334,9 +335,9 @@ Warmed: the other half before it. Good is within {100 * _GOOD:.0f} % of the seco
 
 ## What it cannot do
 
-- The generator is in a steady state. A trace whose lengths or rate drift has each half differ from
-  the other, and the fit stays with the half that it saw (here: prompts of the second half are
-  shorter, at a higher rate).
+- The generator is in a steady state. Where lengths drift, the fit stays with those of the half that
+  it saw; with the second half's rate that makes another number of tokens/s, on which the LRU curve
+  at medium capacities depends.
 - Hits of neither system prompts nor continued conversations (`other hits`) are not made: the same
   document sent by two users, edited or forked conversations.
 - Lengths of one turn are independent of those before and of the session's length, apart from

@@ -51,15 +51,16 @@ def _arrivals(panel: Axes, study: Study) -> None:
     inside = time < count * window
     edges = np.arange(count + 1) * window
     rate = np.histogram(time[inside], edges)[0] / window
-    panel.stairs(rate, edges / 60, color=_FIRST, linewidth=1.2, baseline=None)
-    panel.set(xlabel="minutes", ylabel="requests/s", ylim=(0, None))
-    panel.set_title(f"Arrivals in windows of {window:g} s", fontsize=10)
+    unit, seconds = ("hours", 3600) if time[-1] > 3 * 3600 else ("minutes", 60)
+    panel.stairs(rate, edges / seconds, color=_FIRST, linewidth=1.2, baseline=None)
+    panel.set(xlabel=unit, ylabel="requests/s", ylim=(0, None))
+    panel.set_title(f"Arrivals in windows of {window:,.0f} s", fontsize=10)
 
 
 def _round_window(seconds: float) -> float:
-    """The next of 1, 3, 10, 30, 60, 300, … s, in which Mooncake's batches of 3 s fit whole."""
-    steps = (1, 3, 15, 30, 60, 300, 900, 3600)
-    return next((float(step) for step in steps if step >= seconds), 6 * 3600.0)
+    """The next of 1, 3, 15, 30, 60, 300, … s, in which Mooncake's batches of 3 s fit whole."""
+    steps = (1, 3, 15, 30, 60, 300, 900, 3600, 6 * 3600)
+    return next((float(step) for step in steps if step >= seconds), 24 * 3600.0)
 
 
 def _cdf(panel: Axes, values: NDArray[np.float64], label: str, colour: str) -> None:
@@ -92,7 +93,7 @@ def _lru(panel: Axes, study: Study) -> None:
         xscale="log",
         xlabel=f"capacity in blocks of {block_size} tokens",
         ylabel="block hit, %",
-        ylim=(0, max(1.0, 1.15 * ceiling)),
+        ylim=(0, min(105.0, max(1.0, 1.15 * ceiling))),
     )
     panel.set_title("One LRU cache", fontsize=10)
 
