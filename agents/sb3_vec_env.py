@@ -5,6 +5,7 @@ with step single environments in a loop. Here one compiled call steps them all.
 """
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -16,22 +17,31 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from prefixgym.envs.episodes import Observation
+from prefixgym.envs.recorded_play import info_of
+from prefixgym.envs.reward import RewardChoice
+from prefixgym.envs.scenarios.randomisation import Randomisation
 from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.envs.vector import Info, PrefixRoutingVectorEnv
+
+_TOLD = ("discount", "attribution")
+"""Of a step's infos, those that Stable-Baselines3 gets too."""
 
 
 class PrefixRoutingVecEnv(VecEnv):
     """`num_envs` clusters for Stable-Baselines3's algorithms and sb3-contrib's MaskablePPO.
 
     Acts like a `DummyVecEnv` of `PrefixRoutingEnv`s within `Monitor`: the same observations,
-    rewards and ends for the same seeds and actions. Only infos are leaner. They are empty, and the
-    same dicts in every step (so do not write into them), but where an episode ended. There they
-    hold `terminal_observation`, `TimeLimit.truncated` (False: episodes end by themselves) and
-    `episode`, Monitor's r (return), l (length) and t (seconds since the start).
+    rewards and ends for the same seeds and actions. Only infos are leaner. They hold `discount` and
+    `attribution`, if these were asked for. Else they are empty, and the same dicts in every step
+    (so do not write into them), but where an episode ended. There they hold
+    `terminal_observation`, `TimeLimit.truncated` (False: episodes end by themselves) and `episode`,
+    Monitor's r (return), l (length) and t (seconds since the start). `reset_infos` hold
+    `randomisation`. Masks are given by `env_method("action_masks")`.
 
     Args:
         num_envs: E.
-        scenario, rate, num_requests, reward, threads: as for `PrefixRoutingVectorEnv`.
+        scenario, rate, num_requests, reward, threads, allow_reject, discount_time, randomise: as
+            for `PrefixRoutingVectorEnv`.
         stagger: let `reset` play round robin for i/E of an episode in environment i. Else all
             clusters fill up, and all episodes end, at the same time, so that no batch to learn
             from shows more than one phase of an episode.
@@ -43,9 +53,13 @@ class PrefixRoutingVecEnv(VecEnv):
         scenario: str | Scenario = "shared-prompts-8",
         rate: float | None = None,
         num_requests: int | None = None,
-        reward: str = "goodput",
+        reward: RewardChoice = "goodput",
         threads: int | None = None,
         stagger: bool = False,
+        *,
+        allow_reject: bool = False,
+        discount_time: float | None = None,
+        randomise: Randomisation | Mapping[str, Any] | None = None,
     ) -> None:
         self.vector_env = PrefixRoutingVectorEnv(
             num_envs,
@@ -55,6 +69,9 @@ class PrefixRoutingVecEnv(VecEnv):
             reward,
             autoreset_mode=AutoresetMode.SAME_STEP,
             threads=threads,
+            allow_reject=allow_reject,
+            discount_time=discount_time,
+            randomise=randomise,
         )
         super().__init__(
             num_envs,
@@ -70,7 +87,8 @@ class PrefixRoutingVecEnv(VecEnv):
 
     def reset(self) -> Observation:
         """Start an episode in every environment; seeds given to `seed` count once."""
-        observation, _ = self.vector_env.reset(seed=self._seeds)
+        observation, info = self.vector_env.reset(seed=self._seeds)
+        self._note_conditions(info)
         self._returns[:] = 0
         self._lengths[:] = 0
         if self._stagger:
@@ -86,7 +104,9 @@ class PrefixRoutingVecEnv(VecEnv):
         for left in range(ahead.max(), 0, -1):
             if (ahead == left).any():
                 self._restart(ahead == left)
-            in_turn = np.full(self.num_envs, left % episodes.num_instances)
+            available = self.vector_env.action_masks()[:, : episodes.num_instances]
+            turn = left % available.sum(1)
+            in_turn = (available.cumsum(1) > turn[:, None]).argmax(1)
             self._returns += self.vector_env.step(in_turn)[1]
             self._lengths += 1
         return self._restart(ahead == 0)
@@ -94,7 +114,16 @@ class PrefixRoutingVecEnv(VecEnv):
     def _restart(self, chosen: NDArray[np.bool_]) -> Observation:
         self._returns[chosen] = 0
         self._lengths[chosen] = 0
-        return self.vector_env.reset(options={"reset_mask": chosen})[0]
+        observation, info = self.vector_env.reset(options={"reset_mask": chosen})
+        self._note_conditions(info)
+        return observation
+
+    def _note_conditions(self, info: Info) -> None:
+        """Keep what was drawn for episodes that have just started."""
+        if "randomisation" not in info:
+            return
+        for i in np.flatnonzero(info["_randomisation"]).tolist():
+            self.reset_infos[i] = {"randomisation": info_of(info["randomisation"], i)}
 
     def step_async(self, actions: NDArray[np.int64]) -> None:
         """Keep the actions [E] for `step_wait`."""
@@ -105,16 +134,27 @@ class PrefixRoutingVecEnv(VecEnv):
         observation, rewards, ended, _, info = self.vector_env.step(self._actions)
         self._returns += rewards
         self._lengths += 1
-        infos = self._empty_infos
+        infos = self._told(info)
         if ended.any():
             infos = infos.copy()
-            for i in np.flatnonzero(ended):
-                infos[i] = self._final_info(i, info["final_obs"][i])
+            for i in np.flatnonzero(ended).tolist():
+                told = info_of(info["final_info"], i)
+                infos[i] = {key: told[key] for key in _TOLD if key in told}
+                infos[i] |= self._final_info(i, info["final_obs"][i])
             self._returns[ended] = 0
             self._lengths[ended] = 0
+            self._note_conditions(info)
         return observation, rewards.astype(np.float32), ended, infos
 
-    def _final_info(self, i: np.intp, observation: Observation) -> Info:
+    def _told(self, info: Info) -> list[Info]:
+        """What the step tells of each environment."""
+        keys = [key for key in _TOLD if key in info]
+        if not keys:
+            return self._empty_infos
+        columns = [info[key].tolist() for key in keys]
+        return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _final_info(self, i: int, observation: Observation) -> Info:
         return {
             "terminal_observation": observation,
             "TimeLimit.truncated": False,

@@ -20,6 +20,17 @@ from prefixgym.envs.cluster.engine import (
     return_flight,
     take_flight,
 )
+from prefixgym.envs.credit import (
+    PROMISE,
+    CreditArrays,
+    change_promise,
+    keeps_promises,
+    open_account,
+    predicted_promise,
+    promise_nothing,
+    reset_credit,
+    settle,
+)
 from prefixgym.envs.follow_ups import pop, push
 from prefixgym.envs.jit import borrowed, kernel
 from prefixgym.envs.view import arrays as view_arrays
@@ -64,7 +75,7 @@ OUTCOME = np.dtype(
         ("prompt_tokens", np.int32),
         ("output_tokens", np.int32),
         ("hit_tokens", np.int32),  # found cached when the request was admitted first
-        ("instance", np.int32),
+        ("instance", np.int32),  # NONE if the router itself turned the request away
         ("session", np.int32),
         ("slo_class", np.int32),
         ("row", np.int32),  # of the tape
@@ -81,12 +92,13 @@ class SimulationArrays(NamedTuple):
     cluster: state.ClusterArrays
     knowledge: view_arrays.ViewArrays
     frontend: NDArray[np.int64]  # [1], ticks of latency outside the engine
-    objectives: NDArray[np.void]  # OBJECTIVE [slo classes]
+    objectives: NDArray[np.void]  # OBJECTIVE [E, slo classes]
     tapes: NDArray[np.void]  # REQUEST [E, R]; `waits_for` counts down
     runs: NDArray[np.void]  # RUN [E, U]
     episodes: NDArray[np.void]  # EPISODE [E]
     pending: NDArray[np.void]  # PENDING [E, P], a binary heap
     outcomes: NDArray[np.void]  # OUTCOME [E, R], or [E, 0] if not recorded
+    credit: CreditArrays
 
 
 @kernel
@@ -120,16 +132,25 @@ def _release(s: SimulationArrays, e: int, row: int, end: int) -> None:
 
 
 @kernel
+def _ttft_objective(s: SimulationArrays, e: int, row: int) -> int:
+    """Most ticks to the first token of request `row`."""
+    request = s.tapes[e, row]
+    objective = s.objectives[e, request.slo_class]
+    return objective.ttft + objective.ttft_per_token * request.prompt_tokens
+
+
+@kernel
 def _resolve(s: SimulationArrays, e: int, q: int) -> None:
     """Flight q has ended: judge it, record it, release its follow-ups and its record."""
     episode, flight = s.episodes[e], s.cluster.flights[e, q]
     request = s.tapes[e, flight.row]
-    objective = s.objectives[request.slo_class]
+    objective = s.objectives[e, request.slo_class]
+    ttft_objective = _ttft_objective(s, e, flight.row)
     ttft = flight.first_token - flight.arrival + s.frontend[0]
     decoding = flight.end - flight.first_token
     met = (
         flight.rejected == 0
-        and ttft <= objective.ttft + objective.ttft_per_token * flight.prompt_tokens
+        and ttft <= ttft_objective
         and decoding <= objective.tpot * (flight.output_tokens - 1)
     )
     if s.outcomes.shape[1] > 0:
@@ -151,6 +172,9 @@ def _resolve(s: SimulationArrays, e: int, q: int) -> None:
         outcome.good = met
     episode.ended += 1
     episode.good += met
+    if keeps_promises(s.credit):
+        change_promise(s.credit, e, q, 0)
+    settle(s.credit, e, flight, ttft, ttft_objective, decoding, objective.tpot, met)
     child = request.first_child
     while child != NO_ROW:
         _release(s, e, child, flight.end)
@@ -158,6 +182,15 @@ def _resolve(s: SimulationArrays, e: int, q: int) -> None:
     if request.then != NO_ROW:
         _release(s, e, request.then, flight.end)
     return_flight(s.cluster, e, q)
+
+
+@kernel
+def _note_promise(s: SimulationArrays, e: int, q: int) -> None:
+    """Flight q has its first token: what was promised of it has come true, or not."""
+    flight = s.cluster.flights[e, q]
+    ttft = flight.first_token - flight.arrival + s.frontend[0]
+    in_time = ttft <= _ttft_objective(s, e, flight.row)
+    change_promise(s.credit, e, q, PROMISE if in_time else 0)
 
 
 @kernel
@@ -170,6 +203,8 @@ def _take_events(s: SimulationArrays, e: int) -> None:
         if not s.episodes[e].unseen:
             if event.kind == state.FIRST_TOKEN:
                 note_first_token(s.knowledge, e, flight.instance, event.flight)
+                if keeps_promises(s.credit):
+                    _note_promise(s, e, event.flight)
             else:
                 note_end(s.knowledge, e, flight.instance, event.flight, flight.prompt_tokens)
         if event.kind == state.END:
@@ -255,39 +290,73 @@ def _advance(s: SimulationArrays, e: int) -> None:
     shown.num_blocks = request.num_blocks
     shown.session = request.session
     shown.slo_class = request.slo_class
-    objective = s.objectives[request.slo_class]
-    most = objective.ttft + objective.ttft_per_token * request.prompt_tokens
-    shown.slo_ttft = most / TICKS_PER_SECOND
-    shown.slo_tpot = objective.tpot / TICKS_PER_SECOND
+    shown.slo_ttft = _ttft_objective(s, e, row) / TICKS_PER_SECOND
+    shown.slo_tpot = s.objectives[e, request.slo_class].tpot / TICKS_PER_SECOND
     shown.index = episode.decisions
     present_request(s.cluster, s.knowledge, e)
+
+
+@kernel
+def _take_off(s: SimulationArrays, e: int) -> int:
+    """The current request becomes a flight."""
+    episode = s.episodes[e]
+    q = take_flight(s.cluster, e)
+    request, flight = s.tapes[e, episode.row], s.cluster.flights[e, q]
+    flight.arrival = episode.now
+    flight.prompt_tokens = request.prompt_tokens
+    flight.output_tokens = request.output_tokens
+    flight.cacheable = request.cacheable_blocks
+    flight.row = episode.row
+    flight.decision = episode.decisions
+    promise_nothing(s.credit, e, q)
+    return q
+
+
+@kernel
+def _turn_away(s: SimulationArrays, e: int) -> None:
+    """The current request is rejected by the router: it ends at once, and no instance sees it."""
+    q = _take_off(s, e)
+    flight = s.cluster.flights[e, q]
+    flight.instance = state.NONE
+    flight.first_token = NEVER
+    flight.end = flight.arrival
+    flight.hit_tokens = 0
+    flight.rejected = 1
+    _resolve(s, e, q)
 
 
 @kernel
 def _dispatch(s: SimulationArrays, e: int, i: int) -> None:
     """The current request goes to instance i."""
     c, v, episode = s.cluster, s.knowledge, s.episodes[e]
-    q = take_flight(c, e)
-    request, flight = s.tapes[e, episode.row], c.flights[e, q]
-    flight.arrival = episode.now
-    flight.prompt_tokens = request.prompt_tokens
-    flight.output_tokens = request.output_tokens
-    flight.cacheable = request.cacheable_blocks
-    flight.row = episode.row
+    q = _take_off(s, e)
+    request = s.tapes[e, episode.row]
     _expand_ids(s, e, episode.row, request.cacheable_blocks, c.flight_blocks[e, q])
     if not episode.unseen:
         new_tokens = request.prompt_tokens - v.instances[e, i].hit_tokens
-        book(v, e, i, q, new_tokens, booked_prefill(c, v, e, i))
+        prefill = booked_prefill(c, v, e, i)
+        if keeps_promises(s.credit):
+            ttft = v.sources[e, i].backlog + prefill + s.frontend[0]
+            promise = predicted_promise(ttft, _ttft_objective(s, e, episode.row))
+            change_promise(s.credit, e, q, promise)
+        book(v, e, i, q, new_tokens, prefill)
     enqueue(c, e, i, q, episode.now)
     _take_events(s, e)
-    episode.decisions += 1
 
 
 @kernel
 def step_environment(s: SimulationArrays, e: int, action: int) -> None:
-    """One decision of environment e, and everything up to the next one."""
+    """One decision of environment e, and everything up to the next one.
+
+    `action` is an instance, or their number N to reject the request.
+    """
     s.episodes[e].good = 0
-    _dispatch(s, e, action)
+    open_account(s.credit, e)
+    if action == s.cluster.status.shape[1]:
+        _turn_away(s, e)
+    else:
+        _dispatch(s, e, action)
+    s.episodes[e].decisions += 1
     _advance(s, e)
 
 
@@ -306,7 +375,8 @@ def reset_environment(s: SimulationArrays, e: int) -> None:
     episode.num_ids = s.knowledge.block_ids.shape[1]  # rows of the view may hold anything yet
     episode.unseen = 0
     reset_cluster(s.cluster, e)
-    reset_view(s.knowledge, e)
+    reset_view(s.cluster, s.knowledge, e)
+    reset_credit(s.credit, e)
     episode.next_publication = first_publication(s.knowledge, e)
     _skip_follow_ups(s, e)
     _advance(s, e)

@@ -43,7 +43,13 @@ OBSERVATION_FIELDS = (
     Field("request", "gap", "s", "time since the previous decision", "x / (x + 0.1)"),
     Field("request", "slo_ttft", "s", "objective for the first token", "x / (x + 1)"),
     Field("request", "slo_tpot", "s/token", "objective per output token", "x / (x + 0.1)"),
-    Field("request", "best_hit", "tokens", "longest cached prefix on any instance", "x / prompt"),
+    Field(
+        "request",
+        "best_hit",
+        "tokens",
+        "longest cached prefix on any available instance",
+        "x / prompt",
+    ),
     Field("instances", "available", "-", "may be chosen", "0 or 1"),
     Field("instances", "hit", "tokens", "cached prefix (index)", "x / prompt"),
     Field("instances", "prefill", "s", "prefill of the rest alone", "x / (x + slo_ttft)"),
@@ -68,6 +74,16 @@ REQUEST_FIELDS = tuple(f for f in OBSERVATION_FIELDS if f.part == "request")
 INSTANCE_FIELDS = tuple(f for f in OBSERVATION_FIELDS if f.part == "instances")
 
 
+def observation_table() -> str:
+    """The table of columns in Markdown, for `docs/environment.md`."""
+    lines = ["| part | column | unit | x | normalised |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {f.part} | `{f.name}` | {f.unit} | {f.meaning} | {f.normalisation} |"
+        for f in OBSERVATION_FIELDS
+    ]
+    return "\n".join(lines)
+
+
 def observation_space(num_instances: int) -> gym.spaces.Dict:
     """`request`: float32 [R]; `instances`: float32 [N·F]; all in [0, 1].
 
@@ -84,19 +100,35 @@ def observation_space(num_instances: int) -> gym.spaces.Dict:
 
 
 @kernel
-def _reference_ticks(cost: NDArray[np.void]) -> tuple[int, int]:
-    return prefill_ticks(cost, 4096, 0, 8192), step_ticks(cost, 0, 0.0, 16, 16 * 2048, 16)
+def _write_constants(
+    cost: NDArray[np.void], capacity: NDArray[np.int64], out: NDArray[np.float64]
+) -> None:
+    for i in range(cost.size):
+        out[i, 0] = capacity[i]
+        out[i, 1] = prefill_ticks(cost[i], 4096, 0, 8192) / TICKS_PER_SECOND
+        out[i, 2] = step_ticks(cost[i], 0, 0.0, 16, 16 * 2048, 16) / TICKS_PER_SECOND
 
 
 def instance_constants(cluster: ClusterSpec) -> NDArray[np.float64]:
-    """What never changes of an instance, float64 [N, 3]: KV capacity in tokens, prefill of 4,096
-    tokens in s, decode step of 16 sequences with 2,048 tokens each in s."""
-    rows = []
-    for i, instance in enumerate(cluster.instances):
-        capacity = cluster.kv_blocks(i) * cluster.block_size
-        prefill, decode = _reference_ticks(np.array([instance.profile.step_cost(capacity)])[0])
-        rows.append((capacity, prefill / TICKS_PER_SECOND, decode / TICKS_PER_SECOND))
-    return np.array(rows, np.float64)
+    """What never changes of an instance during an episode, float64 [N, 3].
+
+    KV capacity in tokens, prefill of 4,096 tokens in s, decode step of 16 sequences with 2,048
+    tokens each in s.
+    """
+    capacity = np.array([cluster.kv_blocks(i) for i in range(len(cluster.instances))])
+    capacity *= cluster.block_size
+    profiles = [instance.profile for instance in cluster.instances]
+    cost = [p.step_cost(int(tokens)) for p, tokens in zip(profiles, capacity, strict=True)]
+    return constants_of(np.array(cost), capacity)
+
+
+def constants_of(
+    cost: NDArray[np.void], kv_capacity_tokens: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """The same of STEP_COST records [N]."""
+    constants = np.empty((len(cost), 3))
+    _write_constants(cost, kv_capacity_tokens, constants)
+    return constants
 
 
 @kernel
@@ -112,11 +144,17 @@ def write_observation(
     request: NDArray[np.float32],
     instances: NDArray[np.float32],
 ) -> None:
-    """The observation of environment e: `request` [R], `instances` [N, F]."""
+    """The observation of environment e: `request` [R], `instances` [N, F].
+
+    Rows of instances that may not be chosen are zeros.
+    """
     shown = v.requests[e]
     best = 0
     for i in range(v.instances.shape[1]):
         row, out = v.instances[e, i], instances[i]
+        if not row.available:
+            out[:] = 0.0
+            continue
         best = max(best, row.hit_tokens)
         out[0] = row.available
         out[1] = row.hit_tokens / shown.prompt_tokens
@@ -136,3 +174,7 @@ def write_observation(
     request[2] = _squash(shown.slo_ttft, 1.0)
     request[3] = _squash(shown.slo_tpot, 0.1)
     request[4] = best / shown.prompt_tokens
+
+
+if __name__ == "__main__":
+    print(observation_table())

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from prefixgym.envs import credit as credit_arrays
 from prefixgym.envs.clock import TICKS_PER_SECOND, to_ticks
 from prefixgym.envs.cluster import state
 from prefixgym.envs.cluster.engine import sum_integrals
 from prefixgym.envs.cluster.spec import ClusterSpec
+from prefixgym.envs.credit import PROMISE, Credit
 from prefixgym.envs.decisions import (
     EPISODE,
     OBJECTIVE,
@@ -73,6 +75,8 @@ class Simulation:
         record: keep an OUTCOME for every request.
         threads: how many threads share a step.
         longest_leap: decode steps taken at once; 1 steps one by one, to the same results.
+        credit: what rewards need to know besides `good`.
+        own_conditions: environments may be given conditions of their own, see `set_conditions`.
 
     Raises:
         ValueError: block sizes differ, or the workload names a class without an objective.
@@ -89,6 +93,8 @@ class Simulation:
         record: bool = False,
         threads: int = 1,
         longest_leap: int = np.iinfo(np.int32).max,
+        credit: Credit | None = None,
+        own_conditions: bool = False,
     ) -> None:
         if workload.block_size != cluster.block_size:
             raise ValueError(
@@ -105,9 +111,8 @@ class Simulation:
         self._pool: ThreadPoolExecutor | None = None
         num_instances = len(cluster.instances)
         journal = max(cluster.kv_blocks(i) for i in range(num_instances))
-        objectives = np.zeros(len(self.slos), OBJECTIVE)
-        for name in OBJECTIVE.names or ():
-            objectives[name] = to_ticks([getattr(slo, name) for slo in self.slos])
+        objectives = np.zeros((num_envs, len(self.slos)), OBJECTIVE)
+        objectives[:] = self._objectives(1.0)
         self.arrays = SimulationArrays(
             cluster=state.allocate(
                 cluster,
@@ -116,6 +121,7 @@ class Simulation:
                 blocks_per_flight=1,
                 journal=journal if self.knowledge.report_interval > 0 else 0,
                 longest_leap=longest_leap,
+                own_instances=own_conditions,
             ),
             knowledge=view_arrays.allocate(
                 self.knowledge,
@@ -131,7 +137,15 @@ class Simulation:
             episodes=np.zeros(num_envs, EPISODE),
             pending=np.zeros((num_envs, 0), PENDING),
             outcomes=np.zeros((num_envs, 0), OUTCOME),
+            credit=credit_arrays.allocate(credit or Credit(), num_envs, _FLIGHTS_AT_FIRST),
         )
+
+    def _objectives(self, scale: float) -> NDArray[np.void]:
+        """OBJECTIVE records [slo classes], all times multiplied by `scale`."""
+        objectives = np.zeros(len(self.slos), OBJECTIVE)
+        for name in OBJECTIVE.names or ():
+            objectives[name] = to_ticks([getattr(slo, name) * scale for slo in self.slos])
+        return objectives
 
     # --- episodes ---
 
@@ -155,6 +169,25 @@ class Simulation:
             if seed not in tapes:
                 tapes[seed] = self.make_room(self.workload.tape(int(seed or 0)))
             self.write_tape(e, tapes[seed])
+
+    def set_conditions(
+        self,
+        env: int,
+        cost: NDArray[np.void],
+        num_blocks: NDArray[np.int64],
+        slo_scale: float,
+    ) -> None:
+        """Give one environment, which must then be reset, a cluster and objectives of its own.
+
+        Args:
+            env: which.
+            cost: STEP_COST [N].
+            num_blocks: blocks of KV cache of each instance, at most those of the simulation's
+                cluster; 0 for an instance that is not there.
+            slo_scale: factor on all objectives.
+        """
+        state.set_instances(self.arrays.cluster, env, cost, num_blocks)
+        self.arrays.objectives[env] = self._objectives(slo_scale)
 
     def make_room(self, tape: Tape) -> Tape:
         """The tape, once there is room for it in all arrays, which keep what is in them."""
@@ -196,12 +229,17 @@ class Simulation:
             self.arrays = arrays._replace(
                 cluster=state.grow_flights(arrays.cluster, flights, blocks),
                 knowledge=view_arrays.grow(arrays.knowledge, flights, blocks),
+                credit=credit_arrays.grow(arrays.credit, flights),
             )
 
     # --- decisions ---
 
     def step(self, actions: NDArray[np.int64]) -> None:
-        """Route the current request of every environment that is not done, actions [E]."""
+        """Route the current request of every environment that is not done.
+
+        Args:
+            actions: instances [E], or their number N where the router rejects the request.
+        """
         self.run(step_range, np.ascontiguousarray(actions, np.int64))
 
     def play(self, actions: NDArray[np.int64]) -> None:
@@ -253,6 +291,36 @@ class Simulation:
         """Requests that met their objectives, among those ended since the last decision, [E]."""
         good: NDArray[np.int32] = self.arrays.episodes["good"]
         return good
+
+    @property
+    def tardiness(self) -> NDArray[np.float64]:
+        """Summed tardiness of the same requests, [E], if `credit` has a cap for it."""
+        tardiness: NDArray[np.float64] = self.arrays.credit.environments["tardiness"]
+        return tardiness
+
+    @property
+    def promised(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Promises of the requests in flight, at the last decision and now, [E] each.
+
+        If `credit` keeps them.
+        """
+        environments = self.arrays.credit.environments
+        return environments["promised_before"] / PROMISE, environments["promised"] / PROMISE
+
+    def settled(self, stepped: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        """The requests that ended since the last decision, if `credit` attributes them.
+
+        Args:
+            stepped: bool [E], environments to look at.
+
+        Returns:
+            The environment of each, ascending, and its SETTLED record.
+        """
+        credit = self.arrays.credit
+        counts = np.where(stepped, credit.environments["num_settled"], 0)
+        env = np.repeat(np.arange(self.num_envs), counts)
+        place = np.arange(len(env)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return env, credit.settled[env, place]
 
     @property
     def num_ended(self) -> NDArray[np.int32]:

@@ -1,7 +1,7 @@
 """PrefixRouting-v0, vectorised natively: many clusters in one compiled step."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from prefixgym.envs.episodes import Episodes, Observation
+from prefixgym.envs.episodes import Episodes, Flags, Observation
 from prefixgym.envs.observation import observation_space
 from prefixgym.envs.rendering.renderer import (
     RENDER_FPS,
@@ -18,10 +18,11 @@ from prefixgym.envs.rendering.renderer import (
     Rendering,
     check_render_mode,
 )
+from prefixgym.envs.reward import Attribution, RewardChoice
+from prefixgym.envs.scenarios.randomisation import Randomisation
 from prefixgym.envs.scenarios.schema import Scenario
 
 Info = dict[str, Any]
-Flags = NDArray[np.bool_]
 
 
 class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64], Any]):
@@ -32,7 +33,8 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
 
     Args:
         num_envs: E.
-        scenario, rate, num_requests, reward: as for `PrefixRoutingEnv`.
+        scenario, rate, num_requests, reward, allow_reject, discount_time, randomise: as for
+            `PrefixRoutingEnv`.
         autoreset_mode: what happens at an episode's end, Gymnasium's `AutoresetMode` or its value:
             `NextStep` (default), `SameStep` or `Disabled`.
         threads: how many threads share a step; by default one for every 32 environments, at most
@@ -51,12 +53,16 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
         scenario: str | Scenario = "shared-prompts-8",
         rate: float | None = None,
         num_requests: int | None = None,
-        reward: str = "goodput",
+        reward: RewardChoice = "goodput",
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         threads: int | None = None,
         copy: bool = True,
         render_mode: str | None = None,
         max_episode_steps: int | None = None,
+        *,
+        allow_reject: bool = False,
+        discount_time: float | None = None,
+        randomise: Randomisation | Mapping[str, Any] | None = None,
     ) -> None:
         check_render_mode(render_mode, VECTOR_RENDER_MODES)
         if max_episode_steps is not None:
@@ -73,6 +79,9 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
             num_requests,
             reward,
             num_envs,
+            allow_reject=allow_reject,
+            discount_time=discount_time,
+            randomise=randomise,
             threads=threads,
             copy=copy,
             render_mode=render_mode,
@@ -85,7 +94,7 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
             "autoreset_mode": self.autoreset_mode,
         }
         self.single_observation_space = observation_space(self.episodes.num_instances)
-        self.single_action_space = gym.spaces.Discrete(self.episodes.num_instances)
+        self.single_action_space = gym.spaces.Discrete(self.episodes.num_actions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._generators: list[np.random.Generator] = [
@@ -120,7 +129,7 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
         observation = self.episodes.reset(self._generators, chosen)
         self._done[chosen] = False
         self._started = True
-        return observation, self._info()
+        return observation, self._info() | self._conditions(chosen)
 
     def step(
         self, actions: NDArray[np.int64]
@@ -131,10 +140,15 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
         actions = np.ascontiguousarray(actions, np.int64)
         if actions.shape != (self.num_envs,):
             raise ValueError(f"actions: found shape {actions.shape}, expected ({self.num_envs},)")
-        if actions.min() < 0 or actions.max() >= self.episodes.num_instances:
+        if actions.min() < 0 or actions.max() >= self.episodes.num_actions:
             raise ValueError(
                 f"actions: found {actions.min()} to {actions.max()}, "
-                f"allowed: 0 to {self.episodes.num_instances - 1}"
+                f"allowed: 0 to {self.episodes.num_actions - 1}"
+            )
+        if len(envs := self.episodes.unavailable(actions)) > 0:
+            raise ValueError(
+                f"actions: found {actions[envs[0]]} for sub-environment {envs[0]}, an instance "
+                "that is not available; info['action_mask'] tells which are"
             )
         ended_before = self._done
         if self.autoreset_mode is AutoresetMode.DISABLED and ended_before.any():
@@ -142,24 +156,39 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
                 f"sub-environments {np.flatnonzero(ended_before).tolist()} have ended: reset them "
                 'with options={"reset_mask": ...}'
             )
-        observation, rewards = self.episodes.step(actions)
+        observation, rewards, told = self.episodes.step(actions)
         terminations = self.episodes.simulation.done
         truncations = np.zeros(self.num_envs, np.bool_)
-        final: Info = {}
+        others: Info = {}
+        reset = np.zeros(self.num_envs, np.bool_)
         if self.autoreset_mode is AutoresetMode.NEXT_STEP and ended_before.any():
             # Their action was ignored: they were done and did not move.
-            observation = self.episodes.reset(self._generators, ended_before)
-            rewards[ended_before] = 0.0
-            terminations = terminations & ~ended_before
+            reset = ended_before
+            observation = self.episodes.reset(self._generators, reset)
+            rewards[reset] = 0.0
+            terminations = terminations & ~reset
+            others = self._conditions(reset)
         elif self.autoreset_mode is AutoresetMode.SAME_STEP and terminations.any():
-            final = self._final_info(observation, terminations)
-            observation = self.episodes.reset(self._generators, terminations)
-        self._done = np.zeros(self.num_envs, np.bool_) if final else terminations.copy()
-        return observation, rewards, terminations, truncations, {**self._info(), **final}
+            reset = terminations
+            others = self._final_info(observation, told, reset)
+            observation = self.episodes.reset(self._generators, reset)
+            others |= self._conditions(reset)
+        self._done = terminations & ~reset
+        info = self._info() | _masked(told, ~reset) | others
+        return observation, rewards, terminations, truncations, info
 
     def action_masks(self) -> NDArray[np.int8]:
-        """1 for each instance that may be chosen, int8 [E, N]."""
+        """1 for each action that may be chosen, int8 [E, actions]."""
         return self.episodes.action_masks
+
+    @property
+    def attribution(self) -> Attribution | None:
+        """What `info["attribution"]` said last, of all sub-environments in flat arrays.
+
+        None unless the reward is `attributed`. Sub-environments whose episode ended in the last
+        step are included, in every mode.
+        """
+        return self.episodes.attribution
 
     def render(self) -> tuple[Rendering, ...] | None:  # type: ignore[override]
         """Every sub-environment's current decision, as `render_mode` says.
@@ -199,14 +228,21 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
             "_time": everyone.copy(),
         }
 
-    def _final_info(self, observation: Observation, ended: Flags) -> Info:
+    def _conditions(self, chosen: Flags) -> Info:
+        """What was drawn for the episodes that have just started in `chosen`."""
+        conditions = self.episodes.conditions
+        if not conditions:
+            return {}
+        return _masked({"randomisation": _masked(conditions, chosen)}, chosen)
+
+    def _final_info(self, observation: Observation, told: Info, ended: Flags) -> Info:
         """Gymnasium's `final_obs` (object array) and `final_info` (nested) of the ended ones."""
         final_obs = np.full(self.num_envs, None, dtype=object)
         for i in np.flatnonzero(ended):
             final_obs[i] = {name: values[i].copy() for name, values in observation.items()}
-        info = self._info()
         final_info = {
-            key: value & ended if key.startswith("_") else value for key, value in info.items()
+            key: value & ended if key.startswith("_") else value.copy()
+            for key, value in (self._info() | _masked(told, ended)).items()
         }
         return {
             "final_obs": final_obs,
@@ -214,3 +250,12 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
             "final_info": final_info,
             "_final_info": ended.copy(),
         }
+
+
+def _masked(values: Info, mask: Flags) -> Info:
+    """Each value beside a mask `_key` of the sub-environments that it holds for."""
+    masked: Info = {}
+    for key, value in values.items():
+        masked[key] = value
+        masked[f"_{key}"] = mask.copy()
+    return masked

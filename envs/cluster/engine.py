@@ -44,6 +44,7 @@ from prefixgym.envs.cluster.state import (
     NONE,
     READY,
     ClusterArrays,
+    settings_row,
 )
 from prefixgym.envs.cluster.step_time import (
     decode_base_ticks,
@@ -168,7 +169,8 @@ def _keep_running(c: ClusterArrays, e: int, i: int) -> bool:
     if status.running > instance.decoding:  # a prompt is partly computed; it is the last entry
         entry = c.running[e, i, status.running - 1]
         flight = c.flights[e, entry.flight]
-        budget = c.limits[i].max_batched_tokens - instance.decoding
+        limits = c.limits[settings_row(c, e), i]
+        budget = limits.max_batched_tokens - instance.decoding
         entry.chunk = min(flight.target - flight.computed, budget)
         total = flight.computed + entry.chunk
         needed = (total + block_size - 1) // block_size - flight.num_slots
@@ -232,7 +234,8 @@ def _admit(c: ClusterArrays, e: int, i: int, budget: int) -> int:
 @kernel
 def _start_step(c: ClusterArrays, e: int, i: int, time: int) -> None:
     """Compose the next step at `time` and find when the instance needs attention again."""
-    status, instance, limits = c.status[e, i], c.instances[e, i], c.limits[i]
+    status, instance, settings = c.status[e, i], c.instances[e, i], settings_row(c, e)
+    limits, cost = c.limits[settings, i], c.cost[settings, i]
     first = instance.decoding
     undisturbed = _keep_running(c, e, i)
     if undisturbed:
@@ -253,7 +256,7 @@ def _start_step(c: ClusterArrays, e: int, i: int, time: int) -> None:
     # A decoding request attends to its computed tokens and to the one that it computes now.
     context = instance.context + first
     if prefill > 0:
-        ticks = step_ticks(c.cost[i], prefill, work, first, context, status.running)
+        ticks = step_ticks(cost, prefill, work, first, context, status.running)
         status.mode = MIXED_STEP
         instance.leap_steps = 1
         instance.busy_ticks += ticks
@@ -263,12 +266,12 @@ def _start_step(c: ClusterArrays, e: int, i: int, time: int) -> None:
         status.mode = DECODE_LEAP
         instance.leap_start = time
         instance.leap_context = context
-        instance.leap_base = decode_base_ticks(c.cost[i], first)
+        instance.leap_base = decode_base_ticks(cost, first)
         instance.leap_steps = min(
             instance.next_step - instance.steps,
             # After a preemption admission is tried again at the next step.
             limits.longest_leap if undisturbed else 1,
-            longest_decode_leap(c.cost[i], first, context),
+            longest_decode_leap(cost, first, context),
         )
         status.due = 2 * (time + _leap_ticks(c, e, i, instance.leap_steps))
     else:
@@ -280,8 +283,9 @@ def _start_step(c: ClusterArrays, e: int, i: int, time: int) -> None:
 def _leap_ticks(c: ClusterArrays, e: int, i: int, steps: int) -> int:
     """Duration of the first `steps` steps of the leap in progress."""
     instance = c.instances[e, i]
+    cost = c.cost[settings_row(c, e), i]
     return decode_leap_ticks(
-        c.cost[i], instance.leap_base, instance.decoding, instance.leap_context, steps
+        cost, instance.leap_base, instance.decoding, instance.leap_context, steps
     )
 
 
@@ -433,7 +437,7 @@ def enqueue(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
     flight.next = NONE
     flight.rejected = 0
     most = flight.prompt_tokens + flight.output_tokens - 1
-    if (most + block_size - 1) // block_size > c.limits[i].num_blocks:
+    if (most + block_size - 1) // block_size > c.limits[settings_row(c, e), i].num_blocks:
         flight.rejected = 1
         flight.hit_tokens = 0
         flight.end = time
@@ -460,10 +464,11 @@ def reset_cluster(c: ClusterArrays, e: int) -> None:
     """Empty caches, no requests, time zero."""
     for i in range(c.status.shape[1]):
         status, instance = c.status[e, i], c.instances[e, i]
+        num_blocks = c.limits[settings_row(c, e), i].num_blocks
         status.due = NEVER_DUE
         status.running = 0
         status.waiting = 0
-        status.free_blocks = c.limits[i].num_blocks
+        status.free_blocks = num_blocks
         status.mode = IDLE
         instance.context = 0
         instance.steps = 0
@@ -479,7 +484,7 @@ def reset_cluster(c: ClusterArrays, e: int) -> None:
         instance.busy_ticks = 0
         instance.prefilled_tokens = 0
         instance.preemptions = 0
-        reset_cache(instance, c.slots[e, i], c.slot_table[e, i], c.limits[i].num_blocks)
+        reset_cache(instance, c.slots[e, i], c.slot_table[e, i], num_blocks)
     reset_index(c, e)
     num_flights = c.flights.shape[1]
     for q in range(num_flights):

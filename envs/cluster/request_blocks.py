@@ -14,7 +14,7 @@ from prefixgym.envs.jit import kernel
 @kernel
 def tokens_per_block(c: ClusterArrays) -> int:
     """Tokens in a block, the same on all instances."""
-    return c.limits[0].block_size
+    return c.limits[0, 0].block_size
 
 
 @kernel

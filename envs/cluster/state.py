@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from prefixgym.envs.clock import NEVER
 from prefixgym.envs.cluster.spec import ClusterSpec
+from prefixgym.envs.jit import kernel
 from prefixgym.envs.memory import zeros_together
 
 MAX_INSTANCES = 64
@@ -118,6 +119,7 @@ FLIGHT = np.dtype(
         ("cacheable", np.int32),
         ("instance", np.int32),
         ("row", np.int32),  # of the tape
+        ("decision", np.int32),  # number within the episode of the decision that sent it here
         ("next", np.int32),  # in a waiting queue or in the list of unused records
         ("rejected", np.int32),
     ],
@@ -142,7 +144,7 @@ EVENT = np.dtype([("time", np.int64), ("flight", np.int32), ("kind", np.int32)],
 
 LIMITS = np.dtype(
     [
-        ("num_blocks", np.int32),
+        ("num_blocks", np.int32),  # 0: the instance is not there
         ("max_batched_tokens", np.int32),
         ("max_sequences", np.int32),
         ("longest_leap", np.int32),  # decode steps taken at once; 1 steps one by one
@@ -155,8 +157,8 @@ LIMITS = np.dtype(
 class ClusterArrays(NamedTuple):
     """All arrays that the cluster's kernels work on. E environments, N instances."""
 
-    cost: NDArray[np.void]  # STEP_COST [N]
-    limits: NDArray[np.void]  # LIMITS [N]
+    cost: NDArray[np.void]  # STEP_COST [1, N], shared by all environments, or [E, N]
+    limits: NDArray[np.void]  # LIMITS [1, N] or [E, N], like `cost`
     status: NDArray[np.void]  # STATUS [E, N]
     instances: NDArray[np.void]  # INSTANCE [E, N]
     slots: NDArray[np.void]  # SLOT [E, N, C]: C blocks
@@ -184,6 +186,7 @@ def allocate(
     blocks_per_flight: int,
     journal: int = 0,
     longest_leap: int = np.iinfo(np.int32).max,
+    own_instances: bool = False,
 ) -> ClusterArrays:
     """Arrays for `num_envs` clusters; `reset` (engine) must run before their first use.
 
@@ -194,6 +197,8 @@ def allocate(
         blocks_per_flight: B, the most blocks that one request's prompt and output take.
         journal: J, cache changes an instance remembers between two reports; 0 if it need not.
         longest_leap: decode steps taken at once.
+        own_instances: environments may be given instances of their own, see `set_instances`; none
+            may have more blocks than `spec` says.
 
     Raises:
         ValueError: more instances than `MAX_INSTANCES`.
@@ -230,12 +235,34 @@ def allocate(
         instance.profile.step_cost(count * spec.block_size)
         for instance, count in zip(spec.instances, blocks, strict=True)
     ]
+    rows = num_envs if own_instances else 1
     return ClusterArrays(
-        cost=np.array(cost),
-        limits=limits,
+        cost=np.tile(np.array(cost), (rows, 1)),
+        limits=np.tile(limits, (rows, 1)),
         **arrays,
         **_flight_arrays(num_envs, num_flights, blocks_per_flight),
     )
+
+
+def set_instances(
+    arrays: ClusterArrays, env: int, cost: NDArray[np.void], num_blocks: NDArray[np.int64]
+) -> None:
+    """Give `env` instances of its own, until the next call; it must then be reset.
+
+    Args:
+        arrays: allocated with `own_instances`.
+        env: which environment.
+        cost: STEP_COST [N].
+        num_blocks: blocks of KV cache [N], at most what was allocated; 0 where there is none.
+    """
+    arrays.cost[env] = cost
+    arrays.limits["num_blocks"][env] = num_blocks
+
+
+@kernel
+def settings_row(c: ClusterArrays, e: int) -> int:
+    """The row of `cost` and `limits` that holds for environment e."""
+    return min(e, c.cost.shape[0] - 1)
 
 
 def _flight_arrays(num_envs: int, num_flights: int, num_blocks: int) -> dict[str, NDArray[Any]]:

@@ -43,14 +43,14 @@ class ShownDecision:
 
     Attributes:
         index: number of the decision.
-        instance: where the request went.
+        instance: where the request went; None if the router turned it away.
         prompt_tokens: length of its prompt.
         hit_tokens: cached prefix on that instance, as the router was told.
         best_hit_tokens: longest cached prefix on any instance, as the router was told.
     """
 
     index: int
-    instance: int
+    instance: int | None
     prompt_tokens: int
     hit_tokens: int
     best_hit_tokens: int

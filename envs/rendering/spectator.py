@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.envs.cluster.state import NONE
+from prefixgym.envs.cluster.state import NONE, settings_row
 from prefixgym.envs.decisions import FINISHED
 from prefixgym.envs.rendering.frame import (
     NOTHING,
@@ -50,11 +50,12 @@ class Spectator:
         view = self.simulation.view
         for e in np.flatnonzero(~self.simulation.done).tolist():
             request, hits = view.requests[e], view.instances[e]["hit_tokens"]
+            instance = int(actions[e]) if actions[e] < len(hits) else None
             self._decisions[e] = ShownDecision(
                 index=int(request["index"]),
-                instance=int(actions[e]),
+                instance=instance,
                 prompt_tokens=int(request["prompt_tokens"]),
-                hit_tokens=int(hits[actions[e]]),
+                hit_tokens=0 if instance is None else int(hits[instance]),
                 best_hit_tokens=int(hits.max()),
             )
 
@@ -83,10 +84,11 @@ class Spectator:
         # When an episode is over, its cluster has drained beyond the last arrival.
         time = float(outcomes["end"].max() if over else shown["time"])
         status, known = arrays.cluster.status[e], view.instances[e]
-        blocks = arrays.cluster.limits["num_blocks"]
+        blocks = arrays.cluster.limits["num_blocks"][settings_row(arrays.cluster, e)]
+        divisor = np.maximum(blocks, 1)  # an instance that is not there has none
         num_instances = len(status)
-        placed = outcomes["instance"]
-        good = outcomes["good"] != 0
+        routed = outcomes[outcomes["instance"] != NONE]
+        placed, good = routed["instance"], routed["good"] != 0
         ended = np.bincount(placed, minlength=num_instances)
         waiting, running = status["waiting"].astype(np.int64), status["running"].astype(np.int64)
         return Frame(
@@ -101,8 +103,8 @@ class Spectator:
             available=view.available[e],
             waiting=waiting,
             running=running,
-            kv_used=(blocks - status["free_blocks"]) / blocks,
-            kv_cached=_cached_blocks(arrays.cluster.slots[e], blocks) / blocks,
+            kv_used=(blocks - status["free_blocks"]) / divisor,
+            kv_cached=_cached_blocks(arrays.cluster.slots[e], blocks) / divisor,
             hit=np.zeros(num_instances) if over else known["hit_tokens"] / shown["prompt_tokens"],
             backlog=known["backlog_seconds"].copy(),
             prefill=np.zeros(num_instances) if over else known["prefill_seconds"].copy(),

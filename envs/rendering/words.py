@@ -60,6 +60,8 @@ def decision(frame: Frame) -> str:
     taken = frame.decision
     if taken is None:
         return "none yet"
+    if taken.instance is None:
+        return f"{taken.index} turned away, {taken.prompt_tokens:,} tokens"
     best = "" if taken.hit_tokens == taken.best_hit_tokens else f", best {taken.best_hit_tokens:,}"
     return (
         f"{taken.index} to instance {taken.instance}: "

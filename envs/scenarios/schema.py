@@ -22,6 +22,7 @@ from prefixgym.envs.scenarios.objectives import (
     slos_of,
     with_classes,
 )
+from prefixgym.envs.scenarios.randomisation import Conditioner, Randomisation
 from prefixgym.envs.scenarios.workloads import build_workload, trace_of
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.view.knowledge import Knowledge
@@ -199,6 +200,8 @@ class Scenario(_Section):
         slo: their objectives, of one class or of several, see `objectives.py`.
         knowledge: how old the router's knowledge may be.
         seeds: episodes for training, validation and test.
+        randomisation: what differs between the episodes that a learner plays, unless it is told
+            otherwise; evaluation knows none.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
@@ -210,12 +213,13 @@ class Scenario(_Section):
     slo: Objectives
     knowledge: KnowledgeSection = KnowledgeSection()
     seeds: SeedsSection
+    randomisation: Randomisation = Randomisation()
 
     @model_validator(mode="after")
     def _consistent(self) -> "Scenario":
         if self.rates[0] <= 0 or any(b <= a for a, b in itertools.pairwise(self.rates)):
             raise ValueError(f"rates: found {list(self.rates)}, must be above 0 and ascend")
-        self.build(self.rates[0])
+        Conditioner(self.randomisation, self.build(self.rates[0]).cluster)
         return self
 
     def build(self, rate: float) -> Setup:

@@ -2,7 +2,7 @@
 
 from prefixgym.envs.clock import NEVER
 from prefixgym.envs.cluster.block_index import report_changes
-from prefixgym.envs.cluster.state import ClusterArrays
+from prefixgym.envs.cluster.state import ClusterArrays, settings_row
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.view.arrays import ViewArrays
 
@@ -39,9 +39,12 @@ def _next_turn(turn: int, interval: int, time: int) -> int:
 def poll(c: ClusterArrays, v: ViewArrays, e: int, i: int) -> None:
     """Read the engine state of instance i."""
     status, row = c.status[e, i], v.instances[e, i]
+    num_blocks = c.limits[settings_row(c, e), i].num_blocks
+    if num_blocks == 0:
+        return  # there is no such instance
     row.waiting = status.waiting
     row.running = status.running
-    row.kv_usage = 1.0 - status.free_blocks / c.limits[i].num_blocks
+    row.kv_usage = 1.0 - status.free_blocks / num_blocks
 
 
 @kernel

@@ -65,6 +65,49 @@ def test_it_equals_a_dummy_vec_env_of_single_environments() -> None:
     assert ends == 3 * 3 * 2
 
 
+def test_infos_hold_what_was_asked_for() -> None:
+    arguments = ARGUMENTS | {
+        "reward": {"mode": "attributed", "tardiness": 0.25},
+        "allow_reject": True,
+        "discount_time": 10.0,
+        "randomise": {"instances": 3, "slo": [1, 2]},
+    }
+    mine: Any = PrefixRoutingVecEnv(3, **arguments)
+    dummy: Any = DummyVecEnv([lambda: Monitor(PrefixRoutingEnv(**arguments))] * 3)
+    for env in (mine, dummy):
+        env.seed(4)
+    assert data_equivalence(dict(mine.reset()), dict(dummy.reset()), exact=True)
+    generator = np.random.default_rng(0)
+    ends = 0
+    for _ in range(30):
+        for found, expected in zip(mine.reset_infos, dummy.reset_infos, strict=True):
+            assert found.keys() == {"randomisation"}
+            drawn = expected["randomisation"]
+            assert data_equivalence(found["randomisation"], drawn, exact=True)
+        masks = mine.env_method("action_masks")
+        actions = np.array([generator.choice(np.flatnonzero(mask)) for mask in masks])
+        _, rewards, ended, infos = mine.step(actions)
+        expected_infos = dummy.step(actions)[3]
+        for i, info in enumerate(infos):
+            told = {"discount", "attribution"}
+            assert info.keys() & {*told, "episode"} == told | ({"episode"} if ended[i] else set())
+            for key in told:
+                assert info[key] == expected_infos[i][key]
+            units = sum(units for _, units in info["attribution"])
+            assert units == pytest.approx(rewards[i], abs=1e-6)
+            ends += "episode" in info
+    assert ends == 3 * 2
+
+
+def test_staggering_heeds_masks() -> None:
+    env = PrefixRoutingVecEnv(
+        4, **ARGUMENTS, stagger=True, allow_reject=True, randomise={"instances": 1}
+    )
+    env.seed(0)
+    env.reset()
+    assert min(sum(mask) for mask in env.env_method("action_masks")) < 9
+
+
 def test_staggered_episodes_end_one_after_the_other() -> None:
     env = PrefixRoutingVecEnv(4, **ARGUMENTS, stagger=True)
     ends: list[list[int]] = [[] for _ in range(4)]

@@ -208,7 +208,8 @@ def cases(draw: st.DrawFn, num_tapes: int = 1, most_requests: int = 60) -> Case:
     )
     rng = np.random.default_rng([seed, num_tapes])
     specs = tuple(random_instance(rng, most_blocks, whole_ms) for _ in range(num_instances))
-    spread = int(rng.integers(1, num_instances + 1))  # often all go to one instance, to load it
+    # Often all go to one instance, to load it; the last action turns requests away.
+    spread = int(rng.integers(1, num_instances + 2))
     return Case(
         ClusterSpec(specs, block_size, frontend_latency=float(rng.choice([0.0, 0.01]))),
         knowledge,

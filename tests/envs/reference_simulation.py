@@ -2,7 +2,7 @@
 
 At one instant steps end first, then instances report, then requests arrive (follow-ups before
 roots, by row), then steps start; instances in order of their index. A rejected request ends at its
-arrival.
+arrival, be it too large for its instance or turned away by the router.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from reference_engine import Event, ReferenceEngine, Request
 
 from prefixgym.envs.clock import TICKS_PER_SECOND, to_seconds, to_ticks
 from prefixgym.envs.cluster.spec import ClusterSpec
+from prefixgym.envs.cluster.state import NONE
 from prefixgym.envs.cluster.step_time import step_ticks
 from prefixgym.envs.decisions import FINISHED, OUTCOME, REJECTED
 from prefixgym.envs.simulation import INSTANCE_TOTALS
@@ -158,6 +159,9 @@ class ReferenceSimulation:
         decision = self._present(row)
         action = int(self.actions[len(self.decisions)])
         self.decisions.append(decision)
+        if action == len(self.engines):
+            self._turn_away(row)
+            return
         hit = int(decision.instances["hit_tokens"][action])
         prompt = int(request["prompt_tokens"])
         self.bookings[row] = Booking(
@@ -172,6 +176,15 @@ class ReferenceSimulation:
             keys=ids[: request["cacheable_blocks"]],
         )
         self._notice(self.engines[action].enqueue(flight, self.now))
+
+    def _turn_away(self, row: int) -> None:
+        request = self.tape.requests[row]
+        prompt, output = int(request["prompt_tokens"]), int(request["output_tokens"])
+        self.bookings[row] = Booking(NONE, prompt, 0, 0)
+        self.instance_of[row] = NONE
+        flight = Request(row, self.now, prompt, output, keys=[])
+        flight.rejected, flight.end, flight.hit_tokens = True, self.now, 0
+        self._notice([Event(flight, "end")])
 
     # --- the router's view ---
 

@@ -1,6 +1,7 @@
 """The kernel writes what the table of observation fields says."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,12 @@ from numpy.typing import NDArray
 
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.cluster.step_time import prefill_ticks, step_ticks
-from prefixgym.envs.observation import INSTANCE_FIELDS, OBSERVATION_FIELDS, REQUEST_FIELDS
+from prefixgym.envs.observation import (
+    INSTANCE_FIELDS,
+    OBSERVATION_FIELDS,
+    REQUEST_FIELDS,
+    observation_table,
+)
 from prefixgym.envs.vector import PrefixRoutingVectorEnv
 from prefixgym.envs.view.view import View
 
@@ -117,6 +123,11 @@ def test_every_column_is_what_its_field_says(scenario: str, constant: set[str]) 
         if len(np.unique(columns[:, k])) == 1
     }
     assert unmoved == ALL_AVAILABLE_ONE_CLASS | constant
+
+
+def test_the_documentation_has_this_table(repository: Path) -> None:
+    """If this fails: python -m prefixgym.envs.observation prints the table to paste."""
+    assert observation_table() in (repository / "docs" / "environment.md").read_text()
 
 
 def test_fields_have_distinct_names_in_the_order_of_the_space() -> None:

@@ -49,6 +49,41 @@ def test_both_checkers_pass_without_a_warning(
         sb3_checker.check_env(env)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"reward": {"mode": "goodput", "tardiness": 0.25, "cap": 8}, "allow_reject": True},
+        {"reward": "attributed", "discount_time": 10.0},
+        {"reward": {"mode": "shaped", "gamma": 0.997, "tardiness": 0.25}, "allow_reject": True},
+        {"randomise": {"load": [0.5, 2], "kv_blocks": [0.5, 1], "slo": [1, 2]}},
+    ],
+)
+def test_both_checkers_pass_with_every_reward_and_option(arguments: dict[str, Any]) -> None:
+    sb3_checker = pytest.importorskip("stable_baselines3.common.env_checker")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = make(**arguments)
+        check_env(env.unwrapped, skip_render_check=True)
+        sb3_checker.check_env(env)
+        assert env.spec is not None
+        again: Env = gym.make(EnvSpec.from_json(env.spec.to_json()))
+        assert data_equivalence(episode(env, seed=1), episode(again, seed=1), exact=True)
+
+
+def test_a_request_turned_away_counts_as_one_that_was_never_answered() -> None:
+    env = make(scenario="chat-8", allow_reject=True, reward="attributed").unwrapped
+    assert env.action_space == gym.spaces.Discrete(9)
+    _, info = env.reset(seed=0)
+    for k in range(REQUESTS):
+        assert info["action_mask"].tolist() == [1] * 9
+        _, reward, terminated, _, info = env.step(np.int64(8))
+        assert reward == 0.0
+        assert info["attribution"] == [(k, 0.0)]
+    assert terminated  # follow-ups of what was turned away came too
+    with pytest.raises(ValueError, match="action: found 9, allowed: 0 to 8"):
+        env.step(9)
+
+
 def test_a_fresh_interpreter_finds_the_environment_by_its_id() -> None:
     script = (
         f"import gymnasium as gym; env = gym.make({ID!r}, num_requests=2); env.reset(seed=3);"

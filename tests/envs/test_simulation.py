@@ -12,6 +12,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from random_cases import Case, RequestDraw, build_tape, cases
+from reference_engine import Request
 from reference_simulation import ReferenceSimulation, play_reference
 
 from prefixgym.envs import simulation as simulation_module
@@ -116,7 +117,7 @@ def test_state_is_consistent_at_every_decision(case: Case) -> None:
         assert not simulation.view.instances[name].any(), name
     for name in ("running", "waiting"):
         assert not c.status[name].any(), name
-    assert c.status["free_blocks"][0].tolist() == c.limits["num_blocks"].tolist()
+    assert c.status["free_blocks"][0].tolist() == c.limits["num_blocks"][0].tolist()
 
 
 @given(cases())
@@ -137,7 +138,16 @@ def preempts(episode: ReferenceSimulation) -> bool:
 
 
 def rejects(episode: ReferenceSimulation) -> bool:
-    return any(request.rejected for request in episode.ended)
+    return any(request.rejected for request in episode.ended if placed(episode, request))
+
+
+def turns_away_what_others_follow(episode: ReferenceSimulation) -> bool:
+    followed = episode.tape.requests["first_child"] != NO_ROW
+    return any(followed[r.row] for r in episode.ended if not placed(episode, r))
+
+
+def placed(episode: ReferenceSimulation, request: Request) -> bool:
+    return episode.instance_of[request.row] != state.NONE
 
 
 def prefills_in_chunks_after_a_hit(episode: ReferenceSimulation) -> bool:
@@ -161,9 +171,10 @@ def promises_a_hit_in_vain(episode: ReferenceSimulation) -> bool:
     promised = {
         decision.row: decision.instances["hit_tokens"][action]
         for decision, action in zip(episode.decisions, episode.actions, strict=False)
+        if action < len(decision.instances)
     }
     return any(
-        outcome["hit_tokens"] < promised[outcome["row"]] and outcome["status"] == FINISHED
+        outcome["status"] == FINISHED and outcome["hit_tokens"] < promised[outcome["row"]]
         for outcome in episode.outcomes
     )
 
@@ -173,6 +184,7 @@ def promises_a_hit_in_vain(episode: ReferenceSimulation) -> bool:
     [
         preempts,
         rejects,
+        turns_away_what_others_follow,
         prefills_in_chunks_after_a_hit,
         hits_what_decoding_filled,
         promises_a_hit_in_vain,

@@ -28,6 +28,23 @@ def test_the_checker_passes_and_singles_are_equal(scenario: str, mode: Autoreset
     )
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("reward", ["attributed", {"mode": "shaped", "tardiness": 0.25}])
+def test_the_checker_passes_with_every_reward(reward: Any, mode: AutoresetMode) -> None:
+    arguments: dict[str, Any] = {
+        "rate": 200.0,
+        "num_requests": 8,
+        "reward": reward,
+        "allow_reject": True,
+        "discount_time": 10.0,
+    }
+    check_vector_env(
+        lambda num_envs: PrefixRoutingVectorEnv(num_envs, autoreset_mode=mode, **arguments),
+        lambda: PrefixRoutingEnv(**arguments),
+        num_envs=3,
+    )
+
+
 def test_make_vec_takes_the_native_class_and_its_mode() -> None:
     for mode in MODES:
         env = gym.make_vec(ID, num_envs=2, autoreset_mode=mode, num_requests=3)

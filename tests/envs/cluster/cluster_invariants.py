@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from prefixgym.envs.cluster.block_cache import find_slot
 from prefixgym.envs.cluster.block_index import find_holders
-from prefixgym.envs.cluster.state import NEVER_DUE, NONE, ClusterArrays
+from prefixgym.envs.cluster.state import NEVER_DUE, NONE, ClusterArrays, settings_row
 
 ABSENT_KEY = 2**60
 
@@ -49,7 +49,7 @@ def _check_requests(c: ClusterArrays, e: int, i: int) -> list[int]:
     assert status["waiting"] == len(waiting)
     assert instance["waiting_tail"] == (waiting[-1] if waiting else NONE)
     running = running_flights(c, e, i)
-    assert len(running) <= c.limits[i]["max_sequences"]
+    assert len(running) <= c.limits[settings_row(c, e), i]["max_sequences"]
     assert instance["decoding"] <= len(running)
     assert (c.flights[e]["instance"][running + waiting] == i).all()
     assert not c.flights[e]["num_slots"][waiting].any(), "a waiting request has blocks"
@@ -62,7 +62,7 @@ def _check_requests(c: ClusterArrays, e: int, i: int) -> list[int]:
 def _check_blocks(c: ClusterArrays, e: int, i: int) -> None:
     """Check memory and cache of instance i."""
     status, instance = c.status[e, i], c.instances[e, i]
-    capacity = int(c.limits[i]["num_blocks"])
+    capacity = int(c.limits[settings_row(c, e), i]["num_blocks"])
     slots, table = c.slots[e, i], c.slot_table[e, i]
     users: Counter[int] = Counter()
     for q in running_flights(c, e, i):
@@ -87,7 +87,7 @@ def _check_index(c: ClusterArrays, e: int) -> None:
     """Check the table of holders against what the instances hold."""
     index = indexed(c, e, "held")
     for i in range(c.status.shape[1]):
-        keys = c.slots[e, i]["key"][: c.limits[i]["num_blocks"]]
+        keys = c.slots[e, i]["key"][: c.limits[settings_row(c, e), i]["num_blocks"]]
         assert index[i] == set(keys[keys != NONE].tolist())
     entries = np.flatnonzero(c.holders[e]["held"] | c.holders[e]["reported"])
     assert all(find_holders(c, e, c.holders[e, entry]["key"]) == entry for entry in entries)

@@ -9,6 +9,7 @@ from random_cases import SLOS, Case, RequestDraw, Tapes, build_tape, cases
 from prefixgym.envs.clock import TICKS_PER_MS
 from prefixgym.envs.cluster.profiles import constant_profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
+from prefixgym.envs.cluster.state import NONE
 from prefixgym.envs.rendering.frame import GOOD, MISSED, NOTHING, Frame, ShownDecision, ShownRequest
 from prefixgym.envs.rendering.spectator import Spectator
 from prefixgym.envs.simulation import Simulation
@@ -130,8 +131,9 @@ def test_every_request_is_somewhere(case: Case) -> None:
         for e in range(2):
             frame = spectator.frame(e)
             in_flight = frame.waiting.sum() + frame.running.sum()
-            assert frame.totals.ended + in_flight == frame.decisions == frame.routed.sum()
-            assert frame.missed.sum() == frame.totals.ended - frame.totals.good
+            nowhere = np.count_nonzero(simulation.outcomes(e)["instance"] == NONE)  # turned away
+            assert frame.totals.ended + in_flight == frame.decisions == frame.routed.sum() + nowhere
+            assert frame.missed.sum() + nowhere == frame.totals.ended - frame.totals.good
             assert (frame.kv_used >= 0).all()
             assert (frame.kv_used + frame.kv_cached <= 1).all()
             told = [i for i in (frame.request, frame.decision) if i is not None]
