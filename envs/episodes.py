@@ -31,6 +31,8 @@ from prefixgym.envs.simulation import Simulation
 Observation = dict[str, NDArray[np.float32]]
 Flags = NDArray[np.bool_]
 
+_NOWHERE = np.empty(0, np.intp)
+
 
 @kernel
 def observe_range(
@@ -121,6 +123,8 @@ class Episodes:
         self.scenario = chosen
         self.rate = chosen.rates[len(chosen.rates) // 2] if rate is None else rate
         self._reward = make_reward(reward)
+        credit = self._reward.credit
+        self._attributes = credit.attribution
         self._discount_time = discount_time
         self.randomisation = (
             chosen.randomisation if randomise is None else make_randomisation(randomise)
@@ -138,7 +142,7 @@ class Episodes:
             num_envs,
             record=render_mode is not None,
             threads=threads,
-            credit=self._reward.credit,
+            credit=credit,
             own_conditions=self._conditioner is not None,
         )
         self.renderer: Renderer | None = None
@@ -222,8 +226,7 @@ class Episodes:
             Observations, rewards [E], and what there is to tell of the step: arrays [E] of
             `discount` and `attribution`, as far as they were asked for.
         """
-        attributes = self._reward.credit.attribution
-        stepped = ~self.simulation.done if attributes else None
+        stepped = ~self.simulation.done if self._attributes else None
         requests, instances = self._next_buffers()
         if self.renderer is not None:
             self.renderer.spectator.note(actions)
@@ -275,7 +278,7 @@ class Episodes:
     def unavailable(self, actions: NDArray[np.int64]) -> NDArray[np.intp]:
         """Environments that are not done and whose action [E] names an unavailable instance."""
         if self.randomisation.instances is None:  # all are there
-            return np.empty(0, np.intp)
+            return _NOWHERE
         masks = self.action_masks[np.arange(len(actions)), actions]
         return np.flatnonzero((masks == 0) & ~self.simulation.done)
 
