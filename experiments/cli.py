@@ -290,11 +290,14 @@ def replay(
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
-    """Route one trace and tell how it went."""
+    """Route one trace and tell how it went.
+
+    A file in the native format may be of any length: it is read while it is played.
+    """
+    from prefixgym.baselines.router import make_router
     from prefixgym.envs.scenarios.registry import trace_scenario
-    from prefixgym.envs.scenarios.workloads import read_trace, trace_rate
-    from prefixgym.experiments.evaluate import Cell
-    from prefixgym.experiments.evaluate import evaluate as evaluate_cell
+    from prefixgym.envs.scenarios.workloads import recorded_rate
+    from prefixgym.experiments.replay import replay as replay_trace
     from prefixgym.experiments.table import episode_table
 
     if speedup <= 0:
@@ -313,9 +316,9 @@ def replay(
     for key, value in (("format", format), ("trace_block_size", block_size)):
         if value is not None:
             reading[key] = value
-    rate = speedup * trace_rate(read_trace(trace, **reading))
+    rate = speedup * recorded_rate(trace, **reading)
     scenario = trace_scenario(trace, [rate], flags | overrides, **reading)
-    episode = evaluate_cell(Cell(scenario, rate, router, (seed,), parameters)).row(0, named=True)
+    episode = replay_trace(make_router(router, parameters), scenario, rate, seed)
     if as_json:
         print_json({"trace": str(trace), "speedup": speedup, **episode})
         return

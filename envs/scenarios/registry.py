@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from prefixgym.envs.scenarios.schema import Scenario, explain
-from prefixgym.envs.scenarios.workloads import read_trace
+from prefixgym.envs.scenarios.workloads import recorded_block_size
 
 _FOLDER = Path(__file__).resolve().parent
 
@@ -55,7 +55,7 @@ def trace_scenario(
 
     Args:
         path: the trace.
-        rates: load ladder in requests/s; `trace_rate` tells the recorded one.
+        rates: load ladder in requests/s; `recorded_rate` tells the recorded one.
         overrides: as for `load_scenario`.
         options: how to read it, see `read_trace`.
     """
@@ -67,7 +67,7 @@ def trace_scenario(
         "source": f"Requests: {path}. Objectives: Mooncake (arXiv 2407.00079).",
         "rates": list(rates),
         "cluster": {
-            "block_size": read_trace(path, **options).block_size,
+            "block_size": recorded_block_size(path, **options),
             "instances": [{"profile": "llama-3.1-70b/h100/tp4", "count": 10}],
         },
         "workload": workload,

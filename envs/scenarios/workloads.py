@@ -36,10 +36,12 @@ from prefixgym.envs.workload.agentic import Agentic
 from prefixgym.envs.workload.chat import MultiTurnChat
 from prefixgym.envs.workload.clients import ClientMix
 from prefixgym.envs.workload.documents import LongDocuments
+from prefixgym.envs.workload.readers import native
 from prefixgym.envs.workload.readers import registry as readers
 from prefixgym.envs.workload.retrieval import RetrievedPassages
 from prefixgym.envs.workload.servegen import ServeGenClients
 from prefixgym.envs.workload.shared_prompts import SharedPrompts
+from prefixgym.envs.workload.streamed_trace import StreamedTrace
 from prefixgym.envs.workload.tape import NO_ROW, Tape, Workload
 from prefixgym.envs.workload.trace import TraceWorkload
 from prefixgym.envs.workload.unique_prompts import UniquePrompts
@@ -116,13 +118,48 @@ def trace_rate(trace: Tape) -> float:
         ValueError: all roots arrive at once.
     """
     roots = trace.requests["parent"] == NO_ROW
-    span = float(to_seconds(trace.requests["arrival"][roots].max()))
+    return _rate(len(trace.requests), int(trace.requests["arrival"][roots].max()))
+
+
+def _rate(requests: int, last_arrival: int) -> float:
+    span = float(to_seconds(last_arrival))
     if span == 0:
         raise ValueError(
             "path: all sessions of the trace start at once, it has no rate (where its format has "
             "the option session_rate, that sets one)"
         )
-    return len(trace.requests) / span
+    return requests / span
+
+
+def recorded_rate(path: str | Path, **options: Any) -> float:
+    """`trace_rate` of a file; options as for `read_trace`, errors as for both."""
+    if can_stream(path, **options):
+        extent = _extent(path)
+        return _rate(extent.rows, extent.last_arrival)
+    return trace_rate(read_trace(path, **options))
+
+
+def recorded_block_size(path: str | Path, **options: Any) -> int:
+    """Tokens in a block of a file; options and errors as for `read_trace`."""
+    if can_stream(path, **options):
+        return native.read_block_size(path)
+    return read_trace(path, **options).block_size
+
+
+def can_stream(path: str | Path, **options: Any) -> bool:
+    """Whether the trace can be read while it is played: it is native, and wanted as it is."""
+    as_it_is = options.keys() <= {"format"} and options.get("format", native.NAME) == native.NAME
+    return as_it_is and native.is_native(path)
+
+
+def _extent(path: str | Path) -> native.Extent:
+    status = os.stat(path)
+    return _read_extent(str(path), status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=4)
+def _read_extent(path: str, modified: int, size: int) -> native.Extent:
+    return native.read_extent(path)
 
 
 def read_trace(path: str | Path, block_size: int | None = None, **options: Any) -> Tape:
@@ -158,17 +195,32 @@ def _read_trace(
 
 def trace_of(parameters: Mapping[str, Any], block_size: int) -> Tape:
     """The recorded requests that the keys of a `trace` workload name; see `read_trace`."""
+    path, options = _path_and_options(parameters)
+    return read_trace(path, block_size, **options)
+
+
+def _path_and_options(parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     if "path" not in parameters:
         raise ValueError("path: missing, trace needs it")
     if not isinstance(parameters["path"], str):
         raise ValueError(f"path: found {parameters['path']!r}, must be a string")
     options = {key: value for key, value in parameters.items() if key not in ("path", "spread")}
-    return read_trace(parameters["path"], block_size, **options)
+    return parameters["path"], options
 
 
 def _build_trace(
     parameters: Mapping[str, Any], num_requests: int | None, rate: float, block_size: int
 ) -> Workload:
+    path, options = _path_and_options(parameters)
+    whole = num_requests is None and can_stream(path, **options)
+    if whole and native.read_block_size(path) == block_size:
+        return StreamedTrace(
+            Path(path),
+            _extent(path),
+            functools.partial(trace_of, parameters, block_size),
+            rate / recorded_rate(path),
+            parameters.get("spread", True),
+        )
     trace = trace_of(parameters, block_size)
     return TraceWorkload(
         trace, num_requests, rate / trace_rate(trace), parameters.get("spread", True)

@@ -25,14 +25,19 @@ def batch_interval(arrival: NDArray[np.int64]) -> int:
         arrival: sorted ticks [R].
     """
     steps = np.diff(arrival)
-    ties = np.count_nonzero(steps == 0)
+    ties = int(np.count_nonzero(steps == 0))
     steps = steps[steps > 0]
-    if len(steps) == 0 or ties <= _BATCHED_SHARE * len(arrival):
+    if len(steps) == 0 or not may_be_batched(ties, len(arrival)):
         return 0
     median = float(np.median(steps))
     low, high = np.quantile(steps, [0.05, 0.95])
     even = (1 - _EVEN_WITHIN) * median <= low and high <= (1 + _EVEN_WITHIN) * median
     return int(median) if even else 0
+
+
+def may_be_batched(ties: int, rows: int) -> bool:
+    """Whether so many of `rows` stamps equal the one before that they may come from batches."""
+    return ties > _BATCHED_SHARE * rows
 
 
 def spread_batches(
@@ -47,6 +52,12 @@ def spread_batches(
     spread = arrival + (generator.random(len(arrival)) * width[batch]).astype(np.int64)
     # Batches do not overlap, so sorting all of them sorts within each.
     return np.sort(spread)
+
+
+def at_speed(arrival: NDArray[np.int64], speedup: float) -> NDArray[np.int64]:
+    """Arrivals after time 0 (ticks) when all comes `speedup` times as fast."""
+    played: NDArray[np.int64] = np.rint(arrival / speedup).astype(np.int64)
+    return played
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +120,7 @@ class TraceWorkload:
         arrival -= arrival[0]
         if self._batch_interval > 0:
             arrival = spread_batches(arrival, self._batch_interval, spread)
-        requests["arrival"][root] = np.rint(arrival / self.speedup).astype(np.int64)
+        requests["arrival"][root] = at_speed(arrival, self.speedup)
         return Tape(requests, self.trace.runs, self.trace.block_size)
 
     @functools.cached_property

@@ -9,8 +9,9 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -179,6 +180,50 @@ def read_block_size(path: str | Path) -> int:
         raise ValueError(f"{path}: {error}") from None
 
 
+@dataclass(frozen=True)
+class Extent:
+    """How large a trace is.
+
+    Attributes:
+        rows: requests.
+        last_arrival: ticks, of the last root.
+        num_sessions: highest session + 1.
+        max_blocks: ids of the request that has most.
+    """
+
+    rows: int
+    last_arrival: int
+    num_sessions: int
+    max_blocks: int
+
+
+def read_extent(path: str | Path) -> Extent:
+    """Look through some columns of a trace, in bounded memory; see `read_chunks` for errors."""
+    path = Path(path)
+    read_block_size(path)
+    found = _scan(path).select(
+        rows=pl.len(),
+        last_arrival=pl.max("arrival_ps"),
+        num_sessions=pl.max("session") + 1,
+        max_blocks=pl.max_horizontal("num_blocks", "cacheable_blocks").max(),
+    )
+    numbers = _decode(path, found, engine="streaming").row(0, named=True)
+    if None in numbers.values():
+        raise ValueError(f"{path}: found no root, must be at least 1")
+    return Extent(**numbers)
+
+
+def read_arrivals(path: str | Path, rows: int) -> Iterator[NDArray[np.int64]]:
+    """The roots' arrivals in ticks, `rows` rows of the file at a time."""
+    path = Path(path)
+    scan = _scan(path).select("arrival_ps")
+    for offset in itertools.count(0, rows):
+        piece = _decode(path, scan.slice(offset, rows))["arrival_ps"]
+        yield piece.drop_nulls().to_numpy()
+        if len(piece) < rows:
+            return
+
+
 def _check_chunk(tape: Tape, block_size: int, latest: int) -> int:
     """The arrival of the chunk's last root; ValueError if it may not be written."""
     if tape.block_size != block_size:
@@ -261,15 +306,21 @@ def _scan(path: Path) -> pl.LazyFrame:
 
 
 def _collect(path: Path, scan: pl.LazyFrame) -> pl.DataFrame:
-    try:
-        frame = scan.collect()
-    except pl.exceptions.PolarsError as error:
-        raise ValueError(f"{path}: Parquet: damaged or cut off ({_one_line(error)})") from None
+    frame = _decode(path, scan)
     for name in SCHEMA:
         if name not in _MAY_BE_NULL and frame[name].null_count() > 0:
             place = int(frame[name].is_null().arg_max() or 0)
             raise ValueError(f"{path}: {name}: found null where row is {frame['row'][place]}")
     return frame
+
+
+def _decode(
+    path: Path, scan: pl.LazyFrame, engine: Literal["auto", "streaming"] = "auto"
+) -> pl.DataFrame:
+    try:
+        return scan.collect(engine=engine)
+    except pl.exceptions.PolarsError as error:
+        raise ValueError(f"{path}: Parquet: damaged or cut off ({_one_line(error)})") from None
 
 
 def _to_tape(path: Path, frame: pl.DataFrame, block_size: int) -> Tape:
