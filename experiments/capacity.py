@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 CAPACITY_ATTAINMENT = 0.9
 _TOLERANCE = 0.02
+_FIRST_STEP = 1.25
+_MOST = 2.0**20
 
 
 def find_capacity(attainment: Callable[[float], float], start: float) -> float:
@@ -21,15 +23,16 @@ def find_capacity(attainment: Callable[[float], float], start: float) -> float:
         it, inf if start · 2^20 attains it.
     """
     low = high = start
+    step = _FIRST_STEP  # squared each time: overload costs more time than anything
     if attainment(start) >= CAPACITY_ATTAINMENT:
-        while attainment(high := 2 * high) >= CAPACITY_ATTAINMENT:
-            low = high
-            if high >= start * 2**20:
+        while attainment(high := min(high * step, start * _MOST)) >= CAPACITY_ATTAINMENT:
+            low, step = high, step * step
+            if high == start * _MOST:
                 return float("inf")
     else:
-        while attainment(low := low / 2) < CAPACITY_ATTAINMENT:
-            high = low
-            if low <= start / 2**20:
+        while attainment(low := max(low / step, start / _MOST)) < CAPACITY_ATTAINMENT:
+            high, step = low, step * step
+            if low == start / _MOST:
                 return 0.0
     while high / low > 1 + _TOLERANCE:
         middle = (low * high) ** 0.5

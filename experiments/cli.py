@@ -7,7 +7,6 @@ on stdout and nothing else there. Heavy modules are imported by the commands tha
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +14,13 @@ import typer
 import typer.core
 
 from prefixgym.experiments.console import RUNS, Json, print_json, print_tables
+from prefixgym.experiments.scenario_commands import app as scenarios_app
+from prefixgym.experiments.settings import (
+    ScenarioSettings,
+    Settings,
+    scenario_settings,
+    split_settings,
+)
 from prefixgym.experiments.trace_commands import Format, ReaderOptions, reader_options
 from prefixgym.experiments.trace_commands import app as trace_app
 
@@ -38,6 +44,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(scenarios_app, name="scenarios")
 app.add_typer(trace_app, name="trace")
 
 
@@ -48,24 +55,16 @@ def _cores() -> int:
         return os.cpu_count() or 1
 
 
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="A router parameter (beta=0.5) or, with a dot, a scenario value "
-        "(cluster.instances.0.count=16). Repeatable.",
-    ),
-]
-
-
 @app.command()
 def leaderboard(
-    suite: Annotated[str, typer.Option(help="How much to run: quick or default.")] = "default",
+    suite: Annotated[
+        str, typer.Option(help="How much to run: quick, default or full.")
+    ] = "default",
     scenario: Annotated[
         list[str] | None, typer.Option(help="Only this one, a name or .toml file. Repeatable.")
     ] = None,
     router: Annotated[list[str] | None, typer.Option(help="Only this one. Repeatable.")] = None,
+    settings: ScenarioSettings = None,
     trace: Annotated[
         list[Path] | None, typer.Option(help="Replay this trace as well. Repeatable.")
     ] = None,
@@ -93,9 +92,11 @@ def leaderboard(
     from prefixgym.experiments.progress import progress_of
     from prefixgym.experiments.report import Report
 
-    scenarios = [load_scenario(s) for s in scenario or scenario_names()]
-    scenarios += [trace_ladder(path) for path in trace or []]
-    cells = cells_of(suite_called(suite), scenarios, router or router_names())
+    size, overrides = suite_called(suite), scenario_settings(settings)
+    names = scenario or size.scenarios or scenario_names()
+    scenarios = [load_scenario(name, overrides) for name in names]
+    scenarios += [trace_ladder(path, overrides) for path in trace or []]
+    cells = cells_of(size, scenarios, router or router_names())
     folder = RUNS / (name or suite)
     missing = cells if fresh else missing_cells(cells, folder / "cells")
     with progress_of([cell.decisions for cell in missing], len(cells)) as on_end:
@@ -142,7 +143,7 @@ def evaluate(
     from prefixgym.experiments.ranking import summarise
     from prefixgym.experiments.table import rates_table
 
-    parameters, overrides = _settings(settings)
+    parameters, overrides = split_settings(settings)
     chosen = load_scenario(scenario, overrides)
     full = dataclasses.asdict(make_router(router, parameters))
     numbers = chosen.seeds.of(split)[:seeds]
@@ -208,7 +209,7 @@ def watch(
 
     if speed <= 0:
         raise ValueError(f"--speed: found {speed}, must be above 0")
-    parameters, overrides = _settings(settings)
+    parameters, overrides = split_settings(settings)
     chosen = load_scenario(scenario, overrides)
     episode = Episode(
         chosen,
@@ -229,6 +230,7 @@ def watch(
 @app.command()
 def train(
     scenario: Annotated[str, typer.Option(help="A name or a .toml file.")] = "shared-prompts-8",
+    settings: ScenarioSettings = None,
     rate: Annotated[
         float | None, typer.Option(help="Requests/s, by default the middle of the ladder.")
     ] = None,
@@ -248,7 +250,7 @@ def train(
     from prefixgym.experiments.train import Training, compare
     from prefixgym.experiments.train import train as learn
 
-    chosen = load_scenario(scenario)
+    chosen = load_scenario(scenario, scenario_settings(settings))
     at = chosen.rates[len(chosen.rates) // 2] if rate is None else rate
     training = Training(chosen, at, steps, seed)
     folder = RUNS / (name or f"{chosen.name}-{seed}")
@@ -302,7 +304,7 @@ def replay(
 
     if speedup <= 0:
         raise ValueError(f"--speedup: found {speedup}, must be above 0")
-    parameters, overrides = _settings(settings)
+    parameters, overrides = split_settings(settings)
     flags = {
         "cluster.instances.0.profile": json.dumps(profile),
         "cluster.instances.0.count": str(instances),
@@ -349,30 +351,6 @@ def routers(as_json: Json = False) -> None:
 
 
 @app.command()
-def scenarios(as_json: Json = False) -> None:
-    """List the built-in scenarios."""
-    from prefixgym.envs.scenarios.registry import load_scenario, scenario_names
-    from prefixgym.experiments.table import Table
-
-    found = [load_scenario(name) for name in scenario_names()]
-    if as_json:
-        print_json({scenario.name: scenario.model_dump(mode="json") for scenario in found})
-        return
-    rows = [
-        (
-            scenario.name,
-            ", ".join(f"{g.count} x {g.profile}" for g in scenario.cluster.instances),
-            "; ".join(f"{slo.ttft:g} s, {1000 * slo.tpot:g} ms" for slo in scenario.slos),
-            " ".join(f"{rate:g}" for rate in scenario.rates),
-            scenario.description,
-        )
-        for scenario in found
-    ]
-    headings = ("scenario", "instances", "TTFT, TPOT", "requests/s", "description")
-    print_tables([Table("Scenarios", headings, rows, prose=True)])
-
-
-@app.command()
 def profiles(as_json: Json = False) -> None:
     """List the profiles: models on their GPUs."""
     from prefixgym.envs.cluster.profiles import profile, profile_names
@@ -395,18 +373,6 @@ def profiles(as_json: Json = False) -> None:
     ]
     headings = ("profile", "model", "GPUs", "KV tokens", "prefill error %", "decode error %")
     print_tables([Table("Profiles", headings, rows)])
-
-
-def _settings(given: Sequence[str] | None) -> tuple[dict[str, str], dict[str, str]]:
-    """`--set` options apart: router parameters, and scenario overrides (with a dot)."""
-    parameters: dict[str, str] = {}
-    overrides: dict[str, str] = {}
-    for setting in given or ():
-        key, equals, value = setting.partition("=")
-        if not key or not equals:
-            raise ValueError(f"--set: found {setting!r}, must be KEY=VALUE")
-        (overrides if "." in key else parameters)[key] = value
-    return parameters, overrides
 
 
 @app.command()

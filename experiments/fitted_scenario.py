@@ -1,12 +1,10 @@
 """A fitted generator as a scenario file, to train and compare routers on."""
 
-import dataclasses
-import json
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from prefixgym.envs.workload.fitting.fit import Fit
+from prefixgym.experiments.toml_text import toml_text
 
 _LADDER = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 _MOST_REQUESTS = 10_000
@@ -34,10 +32,10 @@ def fitted_scenario(fit: Fit, name: str, trace: str, requests: int) -> str:
     lines = [
         "# Written by `prefixgym trace fit`. The rates surround the trace's own; place them around",
         "# your cluster's knee: `prefixgym evaluate ROUTER --scenario FILE --capacity` finds it.",
-        f"name = {_toml(name)}",
+        f"name = {toml_text(name)}",
         f'description = "Requests like those of {trace}, made by the {fit.family} generator."',
-        f"source = {_toml(source)}",
-        f"rates = {_toml(list(rates))}  # requests/s",
+        f"source = {toml_text(source)}",
+        f"rates = {toml_text(list(rates))}  # requests/s",
         "",
         "[cluster]",
         f"block_size = {fit.block_size}  # tokens",
@@ -47,7 +45,7 @@ def fitted_scenario(fit: Fit, name: str, trace: str, requests: int) -> str:
         "count = 10",
         "",
         "[workload]",
-        *(f"{key} = {_toml(value)}" for key, value in workload.items()),
+        *(f"{key} = {toml_text(value)}" for key, value in workload.items()),
         "",
         "[slo]",
         "ttft = 30.0  # s",
@@ -60,15 +58,3 @@ def fitted_scenario(fit: Fit, name: str, trace: str, requests: int) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def _toml(value: Any) -> str:
-    """A value as TOML: numbers, strings, flags, lists and inline tables."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return _toml({key: item for key, item in fields.items() if item is not None})
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)

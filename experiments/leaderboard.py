@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -18,13 +18,12 @@ from pathlib import Path
 
 import polars as pl
 
+from prefixgym.envs.scenarios.knee import ladder
 from prefixgym.envs.scenarios.registry import trace_scenario
 from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.envs.scenarios.workloads import read_trace, trace_rate
 from prefixgym.experiments.capacity import find_capacity
 from prefixgym.experiments.evaluate import Cell, evaluate
-
-_TRACE_LADDER = (0.6, 0.8, 1.0, 1.2, 1.4)
 
 
 @dataclass(frozen=True)
@@ -35,14 +34,22 @@ class Suite:
         seeds: test seeds of each scenario.
         loads: rungs of each scenario's ladder, spread over it.
         num_requests: most requests of an episode; None leaves them as the scenario has them.
+        scenarios: names; none are all built-in ones.
     """
 
     seeds: int
     loads: int
     num_requests: int | None
+    scenarios: tuple[str, ...] = ()
 
 
-SUITES = {"quick": Suite(4, 3, 1500), "default": Suite(10, 5, None)}
+_QUICK = ("agentic-8", "chat-8", "chat-16-mixed", "shared-prompts-8")
+
+SUITES = {
+    "quick": Suite(4, 3, 1500, _QUICK),
+    "default": Suite(4, 3, None),
+    "full": Suite(10, 5, None),
+}
 
 
 def suite_called(name: str) -> Suite:
@@ -79,13 +86,14 @@ def _spread(rates: Sequence[float], count: int) -> list[float]:
     return [rates[round(i * (len(rates) - 1) / (count - 1))] for i in range(count)]
 
 
-def trace_ladder(path: str | Path) -> Scenario:
+def trace_ladder(path: str | Path, overrides: Mapping[str, str] | None = None) -> Scenario:
     """A scenario that replays a trace at loads around the knee of the router `min_ttft`.
 
     Where it has none, because the trace is short or hopeless, around the recorded rate.
+    `overrides` are as for `load_scenario`.
     """
     recorded = trace_rate(read_trace(path))
-    scenario = trace_scenario(path, [recorded])
+    scenario = trace_scenario(path, [recorded], overrides)
     seed = scenario.seeds.validation.first
 
     def attainment(rate: float) -> float:
@@ -93,7 +101,7 @@ def trace_ladder(path: str | Path) -> Scenario:
 
     limit = find_capacity(attainment, start=recorded)
     middle = limit if 0 < limit < math.inf else recorded
-    return trace_scenario(path, [float(f"{share * middle:.3g}") for share in _TRACE_LADDER])
+    return trace_scenario(path, ladder(middle), overrides)
 
 
 def missing_cells(cells: Sequence[Cell], folder: Path) -> list[Cell]:

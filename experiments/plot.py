@@ -19,6 +19,9 @@ _STYLES = (
     ("#CC79A7", "D"),
     ("#E69F00", "v"),
 )
+# Inches that a panel is wide and high, and how many stand side by side.
+_PANELS = (4.4, 3.1, 2)
+_SMALL_PANELS = (3.3, 2.5, 3)
 _REFERENCE_STYLE = ("black", "x")
 _OTHERS_STYLE = ("#b5b5b5", "")
 
@@ -37,10 +40,11 @@ def plot_leaderboard(summary: pl.DataFrame, standings: Sequence[Standing], path:
     scenarios = summary["scenario"].unique(maintain_order=True).to_list()
     others = [s.router for s in standings if s.router != REFERENCE]
     styles = dict(zip(others, _STYLES, strict=False)) | {REFERENCE: _REFERENCE_STYLE}
-    columns = min(2, len(scenarios))
+    width, height, most = _PANELS if len(scenarios) <= 4 else _SMALL_PANELS
+    columns = min(most, len(scenarios))
     rows = -(-len(scenarios) // columns)
-    widths = (4.4 * columns, 4.6)
-    figure = Figure(figsize=(sum(widths), max(3.1 * rows, 0.3 * len(standings) + 1.2)))
+    widths = (width * columns, 4.6)
+    figure = Figure(figsize=(sum(widths), max(height * rows, 0.3 * len(standings) + 1.2)))
     figure.set_layout_engine("constrained")
     grid = figure.add_gridspec(1, 2, width_ratios=widths)
     left, right = figure.add_subfigure(grid[0]), figure.add_subfigure(grid[1])
@@ -69,6 +73,7 @@ def _plot_ladder(panel: Axes, summary: pl.DataFrame, styles: Mapping[str, tuple[
     panel.set(xlabel="requests/s", ylim=(-3, 103))
     panel.set_xticks(summary["rate"].unique().sort().to_list())
     panel.xaxis.set_major_formatter("{x:g}")
+    panel.tick_params(labelsize=8)
     panel.spines[["top", "right"]].set_visible(False)
 
 

@@ -49,7 +49,8 @@ class Table:
             f"| {' | '.join(self.headings)} |".replace("\n", " "),
             f"|:--{'|--:' * (len(self.headings) - 1)}|",
         ]
-        return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in self.rows), ""])
+        rows = (f"| {' | '.join(row)} |".replace("\n", "<br>") for row in self.rows)
+        return "\n".join([*lines, *rows, ""])
 
 
 _METRICS = (

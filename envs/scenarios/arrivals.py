@@ -16,8 +16,8 @@ from typing import Any
 from prefixgym.envs.workload.arrivals import Arrivals, Gamma, Poisson, Renewal, Weibull
 from prefixgym.envs.workload.varying_load import Bursts, Diurnal, VaryingLoad
 
-_PROCESSES: dict[str, Any] = {"poisson": Poisson, "gamma": Gamma, "weibull": Weibull}
-_LOADS: dict[str, Any] = {"diurnal": Diurnal, "bursts": Bursts}
+PROCESSES: dict[str, Any] = {"poisson": Poisson, "gamma": Gamma, "weibull": Weibull}
+LOADS: dict[str, Any] = {"diurnal": Diurnal, "bursts": Bursts}
 
 
 def build_arrivals(table: Mapping[str, Any], rate: float) -> Arrivals:
@@ -27,13 +27,13 @@ def build_arrivals(table: Mapping[str, Any], rate: float) -> Arrivals:
         ValueError: an unknown process or key, one that is missing, or a value that is refused.
     """
     name = table.get("process", "poisson")
-    if name not in _PROCESSES:
-        raise ValueError(f"arrivals.process: found {name!r}, allowed: {', '.join(_PROCESSES)}")
-    own = {key: value for key, value in table.items() if key not in ("process", *_LOADS)}
-    process: Renewal = _build("arrivals", _PROCESSES[name], own, name, rate=rate)
+    if name not in PROCESSES:
+        raise ValueError(f"arrivals.process: found {name!r}, allowed: {', '.join(PROCESSES)}")
+    own = {key: value for key, value in table.items() if key not in ("process", *LOADS)}
+    process: Renewal = _build("arrivals", PROCESSES[name], own, name, rate=rate)
     loads = {
         key: _build(f"arrivals.{key}", cls, table[key], key)
-        for key, cls in _LOADS.items()
+        for key, cls in LOADS.items()
         if key in table
     }
     return VaryingLoad(process, **loads) if loads else process
@@ -46,7 +46,7 @@ def _build(place: str, cls: Any, table: Any, name: str, **given: float) -> Any:
         raise ValueError(f"{place}: found {table!r}, must be a table with {', '.join(fields)}")
     for key in table:
         if key not in fields:
-            allowed = ", ".join([*fields, *(("process", *_LOADS) if given else ())])
+            allowed = ", ".join([*fields, *(("process", *LOADS) if given else ())])
             raise ValueError(f"{place}.{key}: no such key of {name}, allowed: {allowed}")
     for key, field in fields.items():
         if key not in table and field.default is dataclasses.MISSING:

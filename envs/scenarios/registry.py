@@ -19,19 +19,25 @@ def scenario_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
+def scenario_path(name: str) -> Path:
+    """Where the scenario with this name is, or would be; a path that ends in `.toml` is itself."""
+    return Path(name) if name.endswith(".toml") else _FOLDER / f"{name}.toml"
+
+
 def load_scenario(name: str, overrides: Mapping[str, str] | None = None) -> Scenario:
     """The scenario with this name, or in the TOML file at this path.
 
     Args:
         name: one of `scenario_names()`, or a path that ends in `.toml`.
         overrides: dotted keys and their values as TOML text, lists indexed from 0, for example
-            `{"cluster.instances.0.count": "16"}`. Text that is not TOML counts as a string.
+            `{"cluster.instances.0.count": "16"}`. Text that is not TOML counts as a string. A
+            number for `cluster.instances` is the count of the only group.
 
     Raises:
         ValueError: unknown name, unreadable file, unknown key, or a value that is not allowed. The
             message names the file, the key, what was found and what is allowed.
     """
-    path = Path(name) if name.endswith(".toml") else _FOLDER / f"{name}.toml"
+    path = scenario_path(name)
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -94,6 +100,9 @@ def _validated(document: dict[str, Any], overrides: Mapping[str, str], file: str
 
 def _override(document: dict[str, Any], key: str, text: str) -> None:
     """Set one value of a parsed TOML document in place; the schema judges keys of tables."""
+    value = toml_value(text)
+    if key == "cluster.instances" and isinstance(value, int):
+        key = _only_count(document, value)
     *parents, leaf = key.split(".")
     node: Any = document
     for part in parents:
@@ -101,9 +110,24 @@ def _override(document: dict[str, Any], key: str, text: str) -> None:
             node.setdefault(part, {}) if isinstance(node, dict) else node[_index(node, part, key)]
         )
     if isinstance(node, dict):
-        node[leaf] = toml_value(text)
+        node[leaf] = value
     else:
-        node[_index(node, leaf, key)] = toml_value(text)
+        node[_index(node, leaf, key)] = value
+
+
+def _only_count(document: Mapping[str, Any], count: int) -> str:
+    """The key of the number of instances, where all of them are alike."""
+    match document:
+        case {"cluster": {"instances": [_]}}:
+            return "cluster.instances.0.count"
+        case {"cluster": {"instances": [_, _, *_] as groups}}:
+            keys = " or ".join(f"cluster.instances.{i}.count" for i in range(len(groups)))
+            raise ValueError(
+                f"cluster.instances: found {count} for {len(groups)} groups of different "
+                f"instances, set {keys}"
+            )
+        case _:
+            return "cluster.instances"  # the schema says what should be there
 
 
 def _index(node: Any, part: str, key: str) -> int:

@@ -7,12 +7,13 @@ ladder of loads and seeds. Times are seconds, rates requests per second, lengths
 import hashlib
 import itertools
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from prefixgym.envs.cluster.profiles import profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
+from prefixgym.envs.scenarios.knee import KneeSection
 from prefixgym.envs.scenarios.objectives import (
     ONE,
     SEVERAL,
@@ -150,7 +151,12 @@ class KnowledgeSection(_Section):
 
 
 class SeedRange(_Section):
-    """Seeds first, first + 1, …, first + count − 1."""
+    """Seeds first, first + 1, …, first + count − 1.
+
+    Attributes:
+        first: the first of these episodes' seeds; the others follow it.
+        count: how many episodes there are.
+    """
 
     first: int = Field(ge=0)
     count: int = Field(ge=1)
@@ -195,6 +201,7 @@ class Scenario(_Section):
         description: one sentence.
         source: where the workload, the profile and the objectives come from.
         rates: load ladder in requests/s, ascending.
+        knee: the load around which the ladder stands, see `knee.py`.
         cluster: the instances.
         workload: the requests.
         slo: their objectives, of one class or of several, see `objectives.py`.
@@ -208,6 +215,7 @@ class Scenario(_Section):
     description: str
     source: str
     rates: tuple[float, ...] = Field(min_length=1)
+    knee: KneeSection | None = None
     cluster: ClusterSection
     workload: WorkloadSection
     slo: Objectives
@@ -303,6 +311,8 @@ def _section_at(location: tuple[int | str, ...]) -> type[BaseModel]:
             section = SloSection if part == ONE else tuple[SloClassSection, ...]
         elif isinstance(part, str):
             section = section.model_fields[part].annotation
+            if type(None) in get_args(section):
+                section = get_args(section)[0]
         else:
             section = section.__args__[0]
     found: type[BaseModel] = section

@@ -57,7 +57,7 @@ GENERATORS: dict[str, Any] = {
     "servegen": ServeGenClients,
 }
 
-_SET_BY_SCENARIO = ("num_requests", "arrivals", "rate", "block_size")
+SET_BY_SCENARIO = ("num_requests", "arrivals", "rate", "block_size")
 
 
 def build_workload(
@@ -91,7 +91,7 @@ def build_workload(
         raise ValueError(f"num_requests: missing, {generator} needs it")
     cls = GENERATORS[generator]
     hints = typing.get_type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in _SET_BY_SCENARIO}
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in SET_BY_SCENARIO}
     _refuse_others(generator, parameters, fields)
     values: dict[str, Any] = {}
     for key, field in fields.items():

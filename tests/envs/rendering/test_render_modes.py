@@ -27,7 +27,7 @@ def test_text_shows_the_current_request_and_the_last_decision() -> None:
     env.reset(seed=0)
     text = env.render()
     assert isinstance(text, str)
-    assert text.startswith("shared-prompts-8 at 14 requests/s  0 of 6 requests routed")
+    assert text.startswith("shared-prompts-8 at 15.6 requests/s  0 of 6 requests routed")
     assert "decision none yet" in text
     env.step(np.int64(5))
     text = env.render()

@@ -6,6 +6,7 @@ import pytest
 
 from prefixgym.envs.clock import TICKS_PER_SECOND
 from prefixgym.envs.scenarios import registry
+from prefixgym.envs.scenarios.knee import ladder
 from prefixgym.envs.scenarios.registry import load_scenario, scenario_names, trace_scenario
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.workload.arrivals import Weibull
@@ -22,8 +23,31 @@ def test_built_in_scenarios_load_and_build(name: str) -> None:
     for rate in scenario.rates:
         cluster, workload, slos, _ = scenario.build(rate)
         assert workload.block_size == cluster.block_size
-        assert len(slos) == 1
+        assert len(slos) == (3 if "classes" in name else 1)
     assert len(workload.tape(scenario.seeds.test.first).requests) == scenario.workload.num_requests
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_ladders_of_built_in_scenarios_stand_around_their_knees(name: str) -> None:
+    scenario = load_scenario(name)
+    assert scenario.knee is not None
+    assert scenario.rates == ladder(scenario.knee.rate)
+    assert scenario.rates[2] == scenario.knee.rate
+
+
+def test_one_number_is_the_count_of_instances_that_are_all_alike() -> None:
+    scenario = load_scenario(SCENARIO, {"cluster.instances": "3"})
+    assert [group.count for group in scenario.cluster.instances] == [3]
+    with pytest.raises(
+        ValueError,
+        match=r"cluster.instances: found 16 for 2 groups of different instances, "
+        r"set cluster.instances.0.count or cluster.instances.1.count",
+    ):
+        load_scenario("chat-16-mixed", {"cluster.instances": "16"})
+    with pytest.raises(ValueError, match=r"cluster.instances.0.count: found 0"):
+        load_scenario(SCENARIO, {"cluster.instances": "0"})
+    with pytest.raises(ValueError, match=r"cluster.instances: found 'many'"):
+        load_scenario(SCENARIO, {"cluster.instances": "many"})
 
 
 def test_loads_are_the_same_requests_at_another_pace() -> None:
@@ -74,6 +98,8 @@ def test_overrides_reach_lists_tables_and_sections_that_the_file_lacks() -> None
         ("cluster.block_size", "fast", "cluster.block_size: found 'fast'"),
         ("slo.ttft", "-1", "slo.ttft: found -1, .* greater than 0"),
         ("slo.ttfft", "1", "slo.ttfft: no such key, allowed: ttft, tpot, ttft_per_token"),
+        ("knee.rate", "0", "knee.rate: found 0, .* greater than 0"),
+        ("knee.load", "1", "knee.load: no such key, allowed: router, attainment, rate, episodes"),
         ("slo", "3", "slo: found 3, "),
         ("slo", "[]", "slo: found .*at least 1 item"),
         ("slo", '[{ name = "a", ttft = 1 }]', "slo.0.tpot: missing"),
