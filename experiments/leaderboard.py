@@ -43,12 +43,12 @@ class Suite:
     scenarios: tuple[str, ...] = ()
 
 
-_QUICK = ("agentic-8", "chat-8", "chat-16-mixed", "shared-prompts-8")
+_QUICK = ("agentic-8", "chat-8", "chat-16-mixed", "long-documents-8", "shared-prompts-8")
 
 SUITES = {
-    "quick": Suite(4, 3, 1500, _QUICK),
-    "default": Suite(4, 3, None),
-    "full": Suite(10, 5, None),
+    "quick": Suite(3, 3, 1500, _QUICK),
+    "default": Suite(4, 5, None),
+    "full": Suite(20, 5, None),
 }
 
 

@@ -5,7 +5,7 @@ Written by `prefixgym scenarios knee NAME --write`, together with the ladder of 
 
 from pydantic import BaseModel, ConfigDict, Field
 
-LADDER = (0.6, 0.8, 1.0, 1.15, 1.3)
+LADDER = (0.6, 0.8, 1.0, 1.1, 1.2)
 """Loads of every built-in scenario, in parts of its knee."""
 
 

@@ -44,7 +44,7 @@ def test_writing_changes_the_ladder_and_the_knee_alone(tiny: Path) -> None:
     tiny.write_text(text)
     after = load_scenario(str(tiny))
     assert after.knee == knee
-    assert after.rates == ladder(10.0) == (6.0, 8.0, 10.0, 11.5, 13.0)
+    assert after.rates == ladder(10.0) == (6.0, 8.0, 10.0, 11.0, 12.0)
     assert after.model_copy(update={"knee": None, "rates": before.rates}) == before
     assert with_knee(text, "tiny", knee) == text
     with pytest.raises(ValueError, match="tiny: has no line `rates = "):

@@ -78,7 +78,7 @@ def test_ladder_of_a_trace_spans_its_knee(trace: Path, monkeypatch: pytest.Monke
         return pl.DataFrame({"attainment": [1.0 if cell.rate <= 100 else 0.0]})
 
     monkeypatch.setattr("prefixgym.experiments.leaderboard.evaluate", knee_at_100)
-    assert trace_ladder(trace).rates == pytest.approx((60, 80, 100, 115, 130), rel=0.03)
+    assert trace_ladder(trace).rates == pytest.approx((60, 80, 100, 110, 120), rel=0.03)
 
 
 def test_ladder_of_a_trace_without_a_knee_is_around_the_recorded_rate(trace: Path) -> None:
@@ -97,7 +97,6 @@ def killed(tiny: Path, tmp_path: Path) -> Iterator[tuple[list[str], Path]]:
         .replace("[5, 20, 80]", "[5, 20, 80, 90, 95, 99]")
     )
     command = [sys.executable, "-c", RUN, "leaderboard", "--scenario", str(tiny), "--name", "x"]
-    command += ["--suite", "full"]
     command += [word for router in ROUTERS for word in ("--router", router)]
     cells = tmp_path / "runs" / "x" / "cells"
     process = subprocess.Popen([*command, "--workers", "2"], cwd=tmp_path, start_new_session=True)
@@ -134,7 +133,7 @@ def test_a_killed_run_resumes_without_losing_or_repeating_a_cell(
 ) -> None:
     command, folder = killed
     before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.parquet")}
-    cells = cells_of(suite_called("full"), [load_scenario(str(tiny))], ROUTERS)
+    cells = cells_of(suite_called("default"), [load_scenario(str(tiny))], ROUTERS)
     assert 2 <= len(before) < len(cells)
 
     subprocess.run(command, cwd=folder.parents[2], check=True, stdout=subprocess.DEVNULL)
