@@ -33,6 +33,7 @@ from prefixgym.envs.credit import (
 )
 from prefixgym.envs.follow_ups import pop, push
 from prefixgym.envs.jit import borrowed, kernel
+from prefixgym.envs.lent import Lent
 from prefixgym.envs.view import arrays as view_arrays
 from prefixgym.envs.view.decision import booked_prefill, present_request, reset_view
 from prefixgym.envs.view.ledger import book, note_end, note_first_token
@@ -391,9 +392,9 @@ def _most_in_flight(s: SimulationArrays, first: int, last: int) -> int:
 
 
 @kernel
-def step_range(s: SimulationArrays, first: int, last: int, actions: NDArray[np.int64]) -> int:
+def step_range(lent: Lent, first: int, last: int, actions: NDArray[np.int64]) -> int:
     """Step environments first … last - 1 that are not done; returns the most requests in flight."""
-    s = borrowed(s)
+    s: SimulationArrays = borrowed(lent.arrays)
     for e in range(first, last):
         if not s.episodes[e].done:
             step_environment(s, e, actions[e])
@@ -408,14 +409,12 @@ def needs_rows(s: SimulationArrays, e: int) -> bool:
 
 
 @kernel
-def play_range(
-    s: SimulationArrays, first: int, last: int, actions: NDArray[np.int64], taken: int
-) -> int:
+def play_range(lent: Lent, first: int, last: int, actions: NDArray[np.int64], taken: int) -> int:
     """Play episodes of fixed decisions from the first on; the first `taken` are not in `actions`.
 
     Stops where flight records or rows run out.
     """
-    s = borrowed(s)
+    s: SimulationArrays = borrowed(lent.arrays)
     room = s.cluster.flights.shape[1]
     for e in range(first, last):
         episode = s.episodes[e]
@@ -428,9 +427,9 @@ def play_range(
 
 
 @kernel
-def reset_range(s: SimulationArrays, first: int, last: int, chosen: NDArray[np.bool_]) -> int:
+def reset_range(lent: Lent, first: int, last: int, chosen: NDArray[np.bool_]) -> int:
     """Reset the chosen ones of environments first … last - 1."""
-    s = borrowed(s)
+    s: SimulationArrays = borrowed(lent.arrays)
     for e in range(first, last):
         if chosen[e]:
             reset_environment(s, e)

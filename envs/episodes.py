@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from prefixgym.envs.decisions import SimulationArrays, reset_range, step_range
 from prefixgym.envs.jit import borrowed, kernel
+from prefixgym.envs.lent import Lent
 from prefixgym.envs.observation import (
     INSTANCE_FIELDS,
     REQUEST_FIELDS,
@@ -36,7 +37,7 @@ _NOWHERE = np.empty(0, np.intp)
 
 @kernel
 def observe_range(
-    s: SimulationArrays,
+    lent: Lent,
     first: int,
     last: int,
     constants: NDArray[np.float64],
@@ -47,7 +48,7 @@ def observe_range(
 
     `constants` [E, N, 3], or [1, N, 3] if all environments share them.
     """
-    s = borrowed(s)
+    s: SimulationArrays = borrowed(lent.arrays)
     for e in range(first, last):
         mine = constants[min(e, len(constants) - 1)]
         write_observation_of(s.knowledge, e, mine, requests[e], instances[e])
@@ -55,7 +56,7 @@ def observe_range(
 
 @kernel
 def _step_and_observe(
-    s: SimulationArrays,
+    lent: Lent,
     first: int,
     last: int,
     actions: NDArray[np.int64],
@@ -63,14 +64,14 @@ def _step_and_observe(
     requests: NDArray[np.float32],
     instances: NDArray[np.float32],
 ) -> int:
-    most = step_range(s, first, last, actions)
-    observe_range(s, first, last, constants, requests, instances)
+    most = step_range(lent, first, last, actions)
+    observe_range(lent, first, last, constants, requests, instances)
     return most
 
 
 @kernel
 def _reset_and_observe(
-    s: SimulationArrays,
+    lent: Lent,
     first: int,
     last: int,
     chosen: NDArray[np.bool_],
@@ -78,8 +79,8 @@ def _reset_and_observe(
     requests: NDArray[np.float32],
     instances: NDArray[np.float32],
 ) -> int:
-    most = reset_range(s, first, last, chosen)
-    observe_range(s, first, last, constants, requests, instances)
+    most = reset_range(lent, first, last, chosen)
+    observe_range(lent, first, last, constants, requests, instances)
     return most
 
 

@@ -31,6 +31,7 @@ from prefixgym.envs.decisions import (
 )
 from prefixgym.envs.follow_ups import PENDING
 from prefixgym.envs.jit import kernel
+from prefixgym.envs.lent import lend
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.view import arrays as view_arrays
 from prefixgym.envs.view.knowledge import Knowledge
@@ -139,6 +140,24 @@ class Simulation:
             outcomes=np.zeros((num_envs, 0), OUTCOME),
             credit=credit_arrays.allocate(credit or Credit(), num_envs, _FLIGHTS_AT_FIRST),
         )
+
+    @property
+    def arrays(self) -> SimulationArrays:
+        """The whole state; arrays may be changed in place, or the tuple replaced."""
+        return self._arrays
+
+    @arrays.setter
+    def arrays(self, arrays: SimulationArrays) -> None:
+        self._arrays = arrays
+        self._lent = lend(arrays)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and other processes: neither pointers nor threads."""
+        return {key: value for key, value in vars(self).items() if key not in ("_lent", "_pool")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _pool=None)
+        self.arrays = self._arrays
 
     def _objectives(self, scale: float) -> NDArray[np.void]:
         """OBJECTIVE records [slo classes], all times multiplied by `scale`."""
@@ -252,21 +271,21 @@ class Simulation:
             self.run(play_range, actions, 0)
 
     def run(self, kernel_of_range: Callable[..., int], *args: Any) -> None:
-        """Call `kernel(arrays, first, last, *args)` on all environments, one range a thread.
+        """Call `kernel(lent arrays, first, last, *args)` on all environments, one range a thread.
 
         The kernel returns the most requests in flight, so that there is room for one more.
         """
         if self._threads == 1:
-            most = kernel_of_range(self.arrays, 0, self.num_envs, *args)
+            most = kernel_of_range(self._lent, 0, self.num_envs, *args)
         else:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._threads - 1, "prefixgym")
             bounds = [self.num_envs * k // self._threads for k in range(self._threads + 1)]
             others = [
-                self._pool.submit(kernel_of_range, self.arrays, first, last, *args)
+                self._pool.submit(kernel_of_range, self._lent, first, last, *args)
                 for first, last in itertools.pairwise(bounds[1:])
             ]
-            most = kernel_of_range(self.arrays, bounds[0], bounds[1], *args)
+            most = kernel_of_range(self._lent, bounds[0], bounds[1], *args)
             most = max([most, *(other.result() for other in others)])
         flights = self.arrays.cluster.flights.shape[1]
         if most >= flights:  # the next dispatch must find an unused record

@@ -12,7 +12,9 @@ import pytest
 # Lowest first; a module may import from its own layer and from those before it. A module belongs
 # to the layer whose package is the closest around it, so `prefixgym.envs.routing` is "surface".
 LAYERS = {
-    "ground": [f"prefixgym.envs.{name}" for name in ("clock", "jit", "memory", "rng", "slo")],
+    "ground": [
+        f"prefixgym.envs.{name}" for name in ("clock", "jit", "lent", "memory", "rng", "slo")
+    ],
     "workload": ["prefixgym.envs.workload"],
     "cluster": ["prefixgym.envs.cluster"],
     "view": ["prefixgym.envs.view"],
