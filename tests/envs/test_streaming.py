@@ -1,17 +1,24 @@
 """A streamed episode is the whole tape's, bit for bit, whatever the chunks."""
 
+import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from random_cases import SLOS, Case, Tapes, cases
+from random_cases import SLOS, Case, Tapes, build_tape, cases, random_draws
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from prefixgym.envs.clock import TICKS_PER_MS
+from prefixgym.envs.cluster.profiles import constant_profile
+from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.simulation import Simulation
-from prefixgym.envs.streaming import StreamedEpisode
+from prefixgym.envs.streaming import MOST_ROWS, StreamedEpisode
+from prefixgym.envs.view.knowledge import Knowledge
 from prefixgym.envs.workload.chunk import Chunk
 from prefixgym.envs.workload.split import runs_of
 from prefixgym.envs.workload.tape import NO_ROW, Tape
@@ -76,7 +83,7 @@ def assert_same(found: NDArray[np.void], expected: NDArray[np.void]) -> None:
 
 
 @given(case=cases(), rows=st.integers(1, 40))
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_chunks_of_any_size_give_the_same_views_and_outcomes(case: Case, rows: int) -> None:
     whole = case.simulation()
     played = Played(case, rows)
@@ -105,3 +112,61 @@ def test_fixed_decisions_give_the_same_outcomes(case: Case, rows: int) -> None:
     played.episode.play(lambda count, first: padded[:, first : first + count])
     assert_same(np.concatenate(played.outcomes), whole.outcomes(0))
     assert_same(played.episode.simulation.instance_totals, whole.instance_totals)
+
+
+def play_round_robin(played: Played) -> None:
+    for k in itertools.count():
+        if played.episode.done:
+            return
+        played.episode.step(np.array([k % 2]))
+
+
+def long_case(count: int) -> Case:
+    """Sessions of two turns, or of one, in a steady stream."""
+    rng = np.random.default_rng(0)
+    draws = [
+        replace(draw, gap=3 * TICKS_PER_MS, parent_back=int(k % 3 == 2), join_back=0)
+        for k, draw in enumerate(random_draws(rng, count, 4, 2, whole_ms=True))
+    ]
+    spec = InstanceSpec(constant_profile(1.0, 1.0), kv_blocks=100)
+    tape = build_tape(draws, 4)
+    return Case(ClusterSpec((spec,) * 2, 4), Knowledge(), (tape,), np.empty((1, 0), np.int64))
+
+
+def test_rows_in_memory_are_a_chunk_and_what_is_under_way() -> None:
+    sizes = []
+    for count in (500, 3000):
+        played = Played(long_case(count), 50)
+        play_round_robin(played)
+        arrays = played.episode.simulation.arrays
+        sizes.append(arrays.tapes.shape[1])
+        assert sum(map(len, played.outcomes)) == count
+        assert arrays.outcomes.shape[1] <= arrays.tapes.shape[1]
+        assert max(map(len, played.outcomes)) <= arrays.tapes.shape[1]
+    assert sizes[1] <= 1.2 * sizes[0] < 200
+
+
+def play(simulation: Simulation, chunks: list[Chunk]) -> None:
+    episode = StreamedEpisode(simulation, chunks, lambda outcomes, sessions: None)
+    while not episode.done:
+        episode.step(np.array([0]))
+
+
+def test_what_is_no_stream_is_refused() -> None:
+    case = long_case(200)
+    simulation = case.simulation()
+    first, second, *_ = chunks_of(case.tapes[0], 50)
+    rootless = replace(second, requests=second.requests.copy())
+    rootless.requests["parent"] = 0
+    for chunks, reason in (
+        ([], "chunks: found none"),
+        ([second, first], "first root's arrival: found 3000000000, must not be before"),
+        ([first, replace(second, rows=first.rows)], "first root's row: found 0, must not be"),
+        ([first, replace(second, block_size=8)], "block_size: found 8, the cluster's is 4"),
+        ([first, rootless], "found no root"),
+        ([replace(first, rows=first.rows + MOST_ROWS)], "must be below 2147483648"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            play(simulation, chunks)
+    with pytest.raises(ValueError, match="found num_envs=1, record=False, must be 1 and True"):
+        play(Simulation(case.cluster, Tapes(case.tapes), SLOS), [first])

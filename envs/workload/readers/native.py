@@ -120,8 +120,9 @@ def read(path: str | Path, *, block_size: int | None = None) -> Tape:
 def read_chunks(path: str | Path, rows: int) -> Iterator[Chunk]:
     """Read a trace as tapes of about `rows` requests, each of whole trees, one after another.
 
-    Links count the rows of a chunk; sessions and block ids mean the same in all. Roots arrive in
-    order over all chunks, and at their times in the whole trace. A chunk is larger than twice
+    Links count the rows of a chunk, whose `rows` say which of the trace these are; sessions and
+    block ids mean the same in all. Roots arrive in order over all chunks, and at their times in the
+    whole trace. A chunk is larger than twice
     `rows` only if a tree is larger than `rows`.
 
     Raises:
