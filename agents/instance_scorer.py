@@ -6,9 +6,11 @@ one instance beside a summary of all, and gives a score. Permuting the instances
 observation does not learn this task (`rl.md` §5.2, §5.4).
 """
 
-from typing import Any
+import functools
+from typing import Any, cast
 
 import gymnasium as gym
+import numpy as np
 import torch
 from stable_baselines3.common.policies import MultiInputActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
@@ -18,6 +20,8 @@ from torch import Tensor, nn
 from prefixgym.envs.observation import INSTANCE_FIELDS, REQUEST_FIELDS
 
 ROW = len(INSTANCE_FIELDS) + len(REQUEST_FIELDS)
+_AVAILABLE = next(k for k, field in enumerate(INSTANCE_FIELDS) if field.name == "available")
+_NEVER = -1e9  # a score that no sampling picks; infinity would make the entropy NaN
 
 
 class InstanceRows(BaseFeaturesExtractor):
@@ -34,10 +38,11 @@ class InstanceRows(BaseFeaturesExtractor):
 
 
 class InstanceNetwork(nn.Module):
-    """Two towers over rows [B, N, F + R]: [B, N, H] for the policy, [B, H] for the value.
+    """Two towers over rows [B, N, F + R]: [B, N, H + 1] for the policy, [B, H] for the value.
 
     Each embeds the rows and summarises them by mean and maximum. The policy looks at an embedding
-    beside the summary, the value at the summary alone.
+    beside the summary, the value at the summary alone. The policy's last column says which
+    instances are available.
     """
 
     def __init__(self, hidden: int) -> None:
@@ -53,11 +58,11 @@ class InstanceNetwork(nn.Module):
         return self.forward_actor(rows), self.forward_critic(rows)
 
     def forward_actor(self, rows: Tensor) -> Tensor:
-        """[B, N, H]."""
+        """[B, N, H + 1]."""
         embedded = self.policy_rows(rows)
         summary = _summary(embedded)[:, None].expand(-1, embedded.shape[1], -1)
         latent: Tensor = self.policy(torch.cat([embedded, summary], 2))
-        return latent
+        return torch.cat([latent, rows[:, :, _AVAILABLE, None]], 2)
 
     def forward_critic(self, rows: Tensor) -> Tensor:
         """[B, H]."""
@@ -67,6 +72,25 @@ class InstanceNetwork(nn.Module):
 
 def _summary(embedded: Tensor) -> Tensor:
     return torch.cat([embedded.mean(1), embedded.amax(1)], 1)
+
+
+class Scores(nn.Module):
+    """One score for each of N instances, [B, N], from their latent rows [B, N, H + 1].
+
+    Instances that are not available score as good as never. Where requests may be rejected, a last
+    column scores that, from the mean of the rows.
+    """
+
+    def __init__(self, hidden: int, rejects: bool) -> None:
+        super().__init__()
+        self.score = nn.Linear(hidden, 1)
+        self.reject = nn.Linear(hidden, 1) if rejects else None
+
+    def forward(self, latent: Tensor) -> Tensor:
+        """[B, N], or [B, N + 1]."""
+        rows, available = latent[:, :, :-1], latent[:, :, -1]
+        scores = self.score(rows).squeeze(2).masked_fill(available == 0, _NEVER)
+        return scores if self.reject is None else torch.cat([scores, self.reject(rows.mean(1))], 1)
 
 
 class InstanceScorerPolicy(MultiInputActorCriticPolicy):
@@ -96,9 +120,11 @@ class InstanceScorerPolicy(MultiInputActorCriticPolicy):
     def _build(self, lr_schedule: Schedule) -> None:
         super()._build(lr_schedule)
         # Not N outputs from one latent, but one output from each of N.
-        score = nn.Linear(self.hidden, 1)
-        self.init_weights(score, gain=0.01)
-        self.action_net = nn.Sequential(score, nn.Flatten())
+        space = cast(gym.spaces.Dict, self.observation_space)["instances"]
+        num_instances = int(np.prod(cast(gym.spaces.Box, space).shape)) // len(INSTANCE_FIELDS)
+        num_actions = int(cast(gym.spaces.Discrete, self.action_space).n)
+        self.action_net = Scores(self.hidden, rejects=num_actions == num_instances + 1)
+        self.action_net.apply(functools.partial(self.init_weights, gain=0.01))
         self.optimizer = self.optimizer_class(
             self.parameters(),
             lr=lr_schedule(1),  # type: ignore[call-arg]

@@ -88,3 +88,29 @@ def test_all_parameters_learn_and_survive_a_file(algorithm: Any, tmp_path: Path)
     assert again.predict(observation, deterministic=True)[0].tolist() == expected
     policy = InstanceScorerPolicy.load(str(tmp_path / "policy.pt"), device="cpu")
     assert policy.predict(observation, deterministic=True)[0].tolist() == expected
+
+
+def test_an_unavailable_instance_is_never_chosen(policy: InstanceScorerPolicy) -> None:
+    observation = observations(8)
+    table = observation["instances"].reshape(5, 8, FIELDS).clone()
+    table[:, [2, 5]] = 0.0
+    table[:, [0, 1, 3, 4, 6, 7], 0] = 1.0
+    chances = scores(policy, observation | {"instances": table.reshape(5, -1)}).softmax(1)
+    assert (chances[:, [2, 5]] == 0).all()
+    assert (chances[:, [0, 1, 3, 4, 6, 7]] > 0).all()
+
+
+def test_it_learns_where_instances_come_and_go_and_requests_may_be_rejected() -> None:
+    torch.manual_seed(0)
+    env = PrefixRoutingVecEnv(
+        2, num_requests=20, allow_reject=True, randomise={"instances": 2}, reward="goodput"
+    )
+    policy: Any = InstanceScorerPolicy
+    model = PPO(policy, env, n_steps=16, batch_size=32, n_epochs=1, device="cpu", seed=0)
+    model.learn(64)
+    observation: Any = env.reset()
+    chances = scores(model.policy, model.policy.obs_to_tensor(observation)[0])  # type: ignore[arg-type]
+    assert chances.shape == (2, 9)
+    masks = np.asarray(env.env_method("action_masks"))
+    assert (chances.softmax(1).detach().numpy()[masks == 0] == 0).all()
+    assert (chances.softmax(1)[:, 8] > 0.01).all()

@@ -119,7 +119,10 @@ def read_claude_code(
                 )
             call.think = max(0, call.time - before.time - agent.service[-1])
         if "think_time" in row:
-            call.think = row.ticks("think_time", TICKS_PER_SECOND, "s")
+            recorded = row.ticks("think_time", TICKS_PER_SECOND, "s")
+            # After a call without `api_time` it counts from an earlier call, by up to an hour.
+            unknown_end = bool(agent.calls) and agent.service[-1] == 0
+            call.think = min(recorded, call.think) if unknown_end else recorded
         agent.calls.append(len(calls))
         agent.service.append(service)
         calls.append(call)

@@ -195,10 +195,11 @@ def test_the_corpus_has_its_known_figures(corpus: tuple[Tape, Tape]) -> None:
     np.testing.assert_allclose(
         np.percentile(calls, [50, 90, 99, 100]), [46, 157, 341, 561], atol=0.51
     )
-    # Think times as recorded: p50 10 s, p90 162 s.
+    # As recorded p50 10 s, p90 162 s; but those after a call without `api_time` count from an
+    # earlier call, and the gap between the stamps bounds them.
     think = requests["arrival"][requests["parent"] != NO_ROW] / TICKS_PER_SECOND
     assert np.median(think) == 10
-    assert np.percentile(think, 90) == pytest.approx(162, rel=0.02)
+    assert np.percentile(think, 90) == pytest.approx(117, rel=0.02)
     gaps = [
         np.diff(np.sort(opened.requests["arrival"][opened.requests["session"] == session]))
         for session in range(710)
