@@ -30,8 +30,8 @@ def fitted_scenario(fit: Fit, name: str, trace: str, requests: int) -> str:
     workload |= {k: v for k, v in fit.parameters.items() if v is not None and v != math.inf}
     source = f"Fitted to {trace}: {'; '.join(fit.notes)}. Objectives: Mooncake (arXiv 2407.00079)."
     lines = [
-        "# Written by `prefixgym trace fit`. The rates surround the trace's own; to place them around",
-        "# the cluster's knee: `prefixgym scenarios knee FILE --write`.",
+        "# Written by `prefixgym trace fit`. The rates surround the trace's own; place them around",
+        "# your cluster's knee: `prefixgym scenarios knee FILE --write`.",
         f"name = {toml_text(name)}",
         f'description = "Requests like those of {trace}, made by the {fit.family} generator."',
         f"source = {toml_text(source)}",
