@@ -114,6 +114,30 @@ def test_fixed_decisions_give_the_same_outcomes(case: Case, rows: int) -> None:
     assert_same(played.episode.simulation.instance_totals, whole.instance_totals)
 
 
+def test_follow_ups_at_the_same_time_come_in_the_order_of_the_whole() -> None:
+    # Rows 2 and 3 both arrive at 3 ms; row 3 is in the first chunk, row 2 in the second.
+    (draw,) = random_draws(np.random.default_rng(0), 1, 4, 2, whole_ms=True)
+    draw = replace(draw, parent_back=0, join_back=0, output_tokens=1)
+    rows = [
+        replace(draw, gap=0),
+        replace(draw, gap=TICKS_PER_MS),
+        replace(draw, gap=TICKS_PER_MS, parent_back=1),
+        replace(draw, gap=2 * TICKS_PER_MS, parent_back=3),
+    ]
+    spec = InstanceSpec(constant_profile(1.0, 1.0), kv_blocks=50)
+    actions = np.array([[0, 1, 0, 1]])
+    case = Case(ClusterSpec((spec,) * 2, 4), Knowledge(), (build_tape(rows, 4),), actions)
+    whole, played = case.simulation(), Played(case, 1)
+    assert [chunk.rows.tolist() for chunk in played.chunks] == [[0, 3], [1, 2]]
+    for k in range(4):
+        whole.step(actions[:, k])
+        played.episode.step(actions[:, k])
+    assert_same(np.concatenate(played.outcomes), whole.outcomes(0))
+    late = whole.outcomes(0)[2:]
+    assert sorted(late["row"].tolist()) == [2, 3]
+    np.testing.assert_allclose(late["arrival"], 0.003)
+
+
 def play_round_robin(played: Played) -> None:
     for k in itertools.count():
         if played.episode.done:
