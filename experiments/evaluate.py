@@ -15,7 +15,7 @@ from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.envs.simulation import Simulation
 from prefixgym.experiments.metrics import episode_metrics
 
-RESULTS_VERSION = 1
+RESULTS_VERSION = 2
 """Part of every cell's key: raise it when the simulator or a metric changes what it means."""
 
 

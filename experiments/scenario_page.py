@@ -30,7 +30,7 @@ prefixgym leaderboard --scenario mine.toml
 {CAPACITY_ATTAINMENT:.0%} of the requests within their objectives, found by bisection on validation
 seeds. The router is `{KNEE_ROUTER}`, or another where that one fails long before. The loads are
 {", ".join(f"{share:g}" for share in LADDER)} times the knee in every scenario. In closed loops a
-rate is what a cluster serves that keeps up (`envs/workload/agentic.py`).
+rate is what a cluster serves that keeps up (`envs/workload/generators/agentic.py`).
 
 **Seeds.** Each scenario has seeds to train, to validate (choose, tune, place the ladder) and to
 test with, and no seed is in two of these. **Hit** is the share of the prompt tokens that a cache

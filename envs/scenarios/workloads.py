@@ -32,19 +32,19 @@ from typing import Any
 
 from prefixgym.envs.clock import to_seconds
 from prefixgym.envs.scenarios.arrivals import build_arrivals
-from prefixgym.envs.workload.agentic import Agentic
-from prefixgym.envs.workload.chat import MultiTurnChat
-from prefixgym.envs.workload.clients import ClientMix
-from prefixgym.envs.workload.documents import LongDocuments
+from prefixgym.envs.workload.generators.agentic import Agentic
+from prefixgym.envs.workload.generators.chat import MultiTurnChat
+from prefixgym.envs.workload.generators.clients import ClientMix
+from prefixgym.envs.workload.generators.documents import LongDocuments
+from prefixgym.envs.workload.generators.retrieval import RetrievedPassages
+from prefixgym.envs.workload.generators.servegen import ServeGenClients
+from prefixgym.envs.workload.generators.shared_prompts import SharedPrompts
+from prefixgym.envs.workload.generators.unique_prompts import UniquePrompts
 from prefixgym.envs.workload.readers import native
 from prefixgym.envs.workload.readers import registry as readers
-from prefixgym.envs.workload.retrieval import RetrievedPassages
-from prefixgym.envs.workload.servegen import ServeGenClients
-from prefixgym.envs.workload.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.streamed_trace import StreamedTrace
 from prefixgym.envs.workload.tape import NO_ROW, Tape, Workload
 from prefixgym.envs.workload.trace import TraceWorkload
-from prefixgym.envs.workload.unique_prompts import UniquePrompts
 
 GENERATORS: dict[str, Any] = {
     "shared-prompts": SharedPrompts,

@@ -21,8 +21,8 @@ from prefixgym.envs.clock import TICKS_PER_SECOND, to_seconds
 from prefixgym.envs.cluster.profiles import profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.slo import Slo
-from prefixgym.envs.workload.agentic import Agentic
 from prefixgym.envs.workload.arrivals import Poisson
+from prefixgym.envs.workload.generators.agentic import Agentic
 from prefixgym.envs.workload.readers.claude_code import read_claude_code
 from prefixgym.envs.workload.readers.rows import Row, parse_lines
 from prefixgym.envs.workload.tape import Tape

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from prefixgym.envs.scenarios.registry import load_scenario
-from prefixgym.envs.workload.chat import MultiTurnChat
+from prefixgym.envs.workload.generators.chat import MultiTurnChat
 from prefixgym.envs.workload.readers import native
 from prefixgym.envs.workload.tape import NO_ROW, Tape
 

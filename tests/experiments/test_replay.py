@@ -12,7 +12,7 @@ from prefixgym.envs.scenarios.registry import trace_scenario
 from prefixgym.envs.scenarios.workloads import recorded_rate
 from prefixgym.envs.workload import streamed_trace
 from prefixgym.envs.workload.arrivals import Poisson
-from prefixgym.envs.workload.chat import MultiTurnChat
+from prefixgym.envs.workload.generators.chat import MultiTurnChat
 from prefixgym.envs.workload.readers import native
 from prefixgym.experiments import metrics
 from prefixgym.experiments.bench.streaming import write

@@ -7,10 +7,10 @@ from typer.testing import CliRunner, Result
 
 from prefixgym.envs.scenarios.registry import load_scenario
 from prefixgym.envs.workload.arrivals import Gamma, Poisson
-from prefixgym.envs.workload.chat import MultiTurnChat
 from prefixgym.envs.workload.distributions import Geometric, LogNormal
+from prefixgym.envs.workload.generators.chat import MultiTurnChat
+from prefixgym.envs.workload.generators.unique_prompts import UniquePrompts
 from prefixgym.envs.workload.readers.mooncake import read_mooncake
-from prefixgym.envs.workload.unique_prompts import UniquePrompts
 from prefixgym.experiments.cli import app
 from prefixgym.experiments.trace_fit import Comparison, fit_trace
 

@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.clock import to_seconds
-from prefixgym.envs.workload.agentic import Agentic
 from prefixgym.envs.workload.durations import Duration
 from prefixgym.envs.workload.fitting.fit import Fit
 from prefixgym.envs.workload.fitting.length_fit import fit_length
 from prefixgym.envs.workload.fitting.turns_fit import fit_gap
+from prefixgym.envs.workload.generators.agentic import Agentic
 from prefixgym.envs.workload.lengths import distribution
 from prefixgym.envs.workload.statistics.summary import Study
 from prefixgym.envs.workload.statistics.timeline import FIRST_TOKEN, PER_TOKEN

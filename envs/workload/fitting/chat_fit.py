@@ -4,11 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.clock import to_seconds
-from prefixgym.envs.workload.chat import MultiTurnChat
 from prefixgym.envs.workload.durations import Duration
 from prefixgym.envs.workload.fitting.fit import Fit, fit_arrivals
 from prefixgym.envs.workload.fitting.length_fit import empirical, fit_length
 from prefixgym.envs.workload.fitting.turns_fit import fit_gap, fit_turns
+from prefixgym.envs.workload.generators.chat import MultiTurnChat
 from prefixgym.envs.workload.lengths import Length, distribution
 from prefixgym.envs.workload.statistics.prompt_segments import NO_PLACE
 from prefixgym.envs.workload.statistics.sessions import HOT_SHARE

@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from prefixgym.envs.workload.arrivals import Poisson
 from prefixgym.envs.workload.fitting.fit import Fit, fit_arrivals
 from prefixgym.envs.workload.fitting.length_fit import fit_length
-from prefixgym.envs.workload.shared_prompts import SharedPrompts
+from prefixgym.envs.workload.generators.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.statistics.previous import previous
 from prefixgym.envs.workload.statistics.summary import Study
 from prefixgym.envs.workload.tape import NO_ROW

@@ -2,8 +2,8 @@
 
 from prefixgym.envs.workload.fitting.fit import Fit, fit_arrivals
 from prefixgym.envs.workload.fitting.length_fit import fit_length
+from prefixgym.envs.workload.generators.unique_prompts import UniquePrompts
 from prefixgym.envs.workload.statistics.summary import Study
-from prefixgym.envs.workload.unique_prompts import UniquePrompts
 
 
 def fit_unique_prompts(study: Study) -> Fit:

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefixgym.envs.workload.arrivals import Poisson
-from prefixgym.envs.workload.chat import MultiTurnChat
+from prefixgym.envs.workload.generators.chat import MultiTurnChat
+from prefixgym.envs.workload.generators.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.reuse import reuse
-from prefixgym.envs.workload.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.tape import Tape, Workload
 
 WORKLOADS: st.SearchStrategy[Workload] = st.one_of(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from prefixgym.envs.workload.arrivals import Poisson
-from prefixgym.envs.workload.shared_prompts import SharedPrompts
+from prefixgym.envs.workload.generators.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.slo_mix import SloMix
 from prefixgym.envs.workload.validate import validate
 

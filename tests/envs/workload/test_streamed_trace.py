@@ -7,7 +7,7 @@ import pytest
 
 from prefixgym.envs.workload import streamed_trace
 from prefixgym.envs.workload.arrivals import Poisson
-from prefixgym.envs.workload.chat import MultiTurnChat
+from prefixgym.envs.workload.generators.chat import MultiTurnChat
 from prefixgym.envs.workload.readers import native
 from prefixgym.envs.workload.streamed_trace import StreamedTrace
 from prefixgym.envs.workload.tape import NO_ROW, Tape

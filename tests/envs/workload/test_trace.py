@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from prefixgym.envs.clock import TICKS_PER_SECOND
 from prefixgym.envs.workload.arrivals import Poisson
-from prefixgym.envs.workload.chat import MultiTurnChat
+from prefixgym.envs.workload.generators.chat import MultiTurnChat
+from prefixgym.envs.workload.generators.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.readers.mooncake import read_mooncake
-from prefixgym.envs.workload.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.tape import Tape
 from prefixgym.envs.workload.trace import TraceWorkload, batch_interval, spread_batches
 from prefixgym.envs.workload.validate import validate

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefixgym.envs.workload.arrivals import Poisson
-from prefixgym.envs.workload.chat import MultiTurnChat
+from prefixgym.envs.workload.generators.chat import MultiTurnChat
 from prefixgym.envs.workload.tape import RUN, Tape, root_requests
 from prefixgym.envs.workload.validate import validate
 

@@ -5,9 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefixgym.envs.workload.agentic import Agentic
 from prefixgym.envs.workload.arrivals import Gamma, Poisson
-from prefixgym.envs.workload.chat import MultiTurnChat
 from prefixgym.envs.workload.distributions import Empirical, Geometric, LogNormal, Mixture
 from prefixgym.envs.workload.durations import duration
 from prefixgym.envs.workload.fitting.agent_fit import fit_agentic
@@ -16,12 +14,14 @@ from prefixgym.envs.workload.fitting.length_fit import fit_length, two_normals
 from prefixgym.envs.workload.fitting.shared_fit import fit_shared_prompts
 from prefixgym.envs.workload.fitting.turns_fit import beta_geometric, fit_turns
 from prefixgym.envs.workload.fitting.unique_fit import fit_unique_prompts
+from prefixgym.envs.workload.generators.agentic import Agentic
+from prefixgym.envs.workload.generators.chat import MultiTurnChat
+from prefixgym.envs.workload.generators.shared_prompts import SharedPrompts
+from prefixgym.envs.workload.generators.unique_prompts import UniquePrompts
 from prefixgym.envs.workload.lengths import Length, distribution
-from prefixgym.envs.workload.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.statistics.summary import Study
 from prefixgym.envs.workload.statistics.timeline import FIRST_TOKEN, PER_TOKEN
 from prefixgym.envs.workload.tape import NO_ROW
-from prefixgym.envs.workload.unique_prompts import UniquePrompts
 
 
 def draws(length: Length, size: int = 6000) -> np.ndarray:

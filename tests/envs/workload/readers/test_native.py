@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from random_cases import build_tape, random_draws
 
 from prefixgym.envs.workload.arrivals import Poisson
-from prefixgym.envs.workload.chat import MultiTurnChat
+from prefixgym.envs.workload.generators.chat import MultiTurnChat
+from prefixgym.envs.workload.generators.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.links import walk_trees
 from prefixgym.envs.workload.readers import native
 from prefixgym.envs.workload.readers.registry import read_trace
-from prefixgym.envs.workload.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.tape import NO_ROW, RUN, Tape, root_requests
 from prefixgym.envs.workload.validate import validate
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from prefixgym.envs.clock import to_seconds
 from prefixgym.envs.workload.arrivals import Gamma, Poisson
-from prefixgym.envs.workload.chat import MultiTurnChat
 from prefixgym.envs.workload.distributions import Empirical, Geometric, LogNormal, Mixture
+from prefixgym.envs.workload.generators.chat import MultiTurnChat
 from prefixgym.envs.workload.tape import NO_ROW
 from prefixgym.envs.workload.validate import validate
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from prefixgym.envs.workload.arrivals import Poisson
-from prefixgym.envs.workload.retrieval import RetrievedPassages
+from prefixgym.envs.workload.generators.retrieval import RetrievedPassages
 from prefixgym.envs.workload.reuse import reuse
 
 # Tokens of all parts tell apart which one a prompt has: 5 + one of 100 … 900 each.

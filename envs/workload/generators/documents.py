@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from prefixgym.envs.workload.arrivals import Arrivals
 from prefixgym.envs.workload.distributions import LogNormal
 from prefixgym.envs.workload.fields import check_whole
+from prefixgym.envs.workload.generators.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.lengths import Length, distribution
-from prefixgym.envs.workload.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.tape import Tape
 
 # 21,360 ± 6,100 tokens of document and 2,110 of question and the passage that it is about.

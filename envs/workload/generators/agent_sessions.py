@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from prefixgym.envs.clock import NEVER
 from prefixgym.envs.jit import kernel
-from prefixgym.envs.workload.agent_draws import (
+from prefixgym.envs.workload.generators.agent_draws import (
     CALLS,
     CHAINS,
     NEW,

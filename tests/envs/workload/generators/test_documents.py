@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from prefixgym.envs.workload.arrivals import Poisson
-from prefixgym.envs.workload.documents import LongDocuments
+from prefixgym.envs.workload.generators.documents import LongDocuments
+from prefixgym.envs.workload.generators.unique_prompts import UniquePrompts
 from prefixgym.envs.workload.reuse import reuse
-from prefixgym.envs.workload.unique_prompts import UniquePrompts
 
 
 def test_lengths_are_loogles() -> None:

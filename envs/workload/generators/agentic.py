@@ -36,14 +36,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.clock import NEVER, to_seconds, to_ticks
-from prefixgym.envs.workload.agent_behaviour import AgentBehaviour
-from prefixgym.envs.workload.agent_draws import CHAINS, Draws
-from prefixgym.envs.workload.agent_sessions import SESSION, advance, lead_in
 from prefixgym.envs.workload.arrivals import Arrivals, check_reach
 from prefixgym.envs.workload.chains import ceil_div, chained_tape, exclusive_sum
 from prefixgym.envs.workload.distributions import Empirical, Geometric, LogNormal, Mixture
 from prefixgym.envs.workload.durations import duration, sample_ticks
 from prefixgym.envs.workload.fields import check_flag, check_whole
+from prefixgym.envs.workload.generators.agent_behaviour import AgentBehaviour
+from prefixgym.envs.workload.generators.agent_draws import CHAINS, Draws
+from prefixgym.envs.workload.generators.agent_sessions import SESSION, advance, lead_in
 from prefixgym.envs.workload.links import link_rows
 from prefixgym.envs.workload.popularity import choose, zipf_weights
 from prefixgym.envs.workload.streams import streams

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from prefixgym.envs.workload.arrivals import Gamma, Poisson
 from prefixgym.envs.workload.distributions import LogNormal
+from prefixgym.envs.workload.generators.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.lengths import Length
 from prefixgym.envs.workload.reuse import reuse
-from prefixgym.envs.workload.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.validate import validate
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.envs.workload.client_pool import LEVELS, ClientPool
 from prefixgym.envs.workload.fields import check_number, check_probability, check_whole
+from prefixgym.envs.workload.generators.client_pool import LEVELS, ClientPool
 from prefixgym.envs.workload.tape import Tape
 
 _WINDOW = 600

@@ -14,13 +14,13 @@ from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.workload.arrivals import Gamma, Poisson, Weibull
-from prefixgym.envs.workload.changing_popularity import HotPrefixes
 from prefixgym.envs.workload.distributions import LogNormal
-from prefixgym.envs.workload.documents import LongDocuments
+from prefixgym.envs.workload.generators.changing_popularity import HotPrefixes
+from prefixgym.envs.workload.generators.documents import LongDocuments
+from prefixgym.envs.workload.generators.retrieval import RetrievedPassages
+from prefixgym.envs.workload.generators.shared_prompts import SharedPrompts
+from prefixgym.envs.workload.generators.unique_prompts import UniquePrompts
 from prefixgym.envs.workload.lengths import Length
-from prefixgym.envs.workload.retrieval import RetrievedPassages
-from prefixgym.envs.workload.shared_prompts import SharedPrompts
-from prefixgym.envs.workload.unique_prompts import UniquePrompts
 from prefixgym.envs.workload.validate import validate
 from prefixgym.envs.workload.varying_load import Bursts, Diurnal, VaryingLoad
 

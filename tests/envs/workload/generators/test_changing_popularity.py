@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from prefixgym.envs.workload.arrivals import Poisson
-from prefixgym.envs.workload.changing_popularity import HotPrefixes, replaced
+from prefixgym.envs.workload.generators.changing_popularity import HotPrefixes, replaced
+from prefixgym.envs.workload.generators.shared_prompts import SharedPrompts
 from prefixgym.envs.workload.popularity import choose, zipf_weights
 from prefixgym.envs.workload.reuse import reuse
-from prefixgym.envs.workload.shared_prompts import SharedPrompts
 
 COUNT = 100_000
 

@@ -16,9 +16,9 @@ from scipy.signal import lfilter
 from scipy.special import ndtri
 
 from prefixgym.envs.workload.arrivals import weibull_shape
-from prefixgym.envs.workload.client_pool import LEVELS, ClientPool
 from prefixgym.envs.workload.distributions import Empirical, LogNormal
 from prefixgym.envs.workload.fields import check_number, check_probability, check_whole
+from prefixgym.envs.workload.generators.client_pool import LEVELS, ClientPool
 from prefixgym.envs.workload.lengths import MAX_LENGTH, Length, distribution
 from prefixgym.envs.workload.popularity import zipf_weights
 from prefixgym.envs.workload.streams import streams

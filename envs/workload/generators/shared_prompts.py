@@ -12,8 +12,8 @@ import numpy as np
 
 from prefixgym.envs.workload.arrivals import Arrivals
 from prefixgym.envs.workload.chains import ceil_div, exclusive_sum, two_part_tape
-from prefixgym.envs.workload.changing_popularity import HotPrefixes, replaced
 from prefixgym.envs.workload.fields import check_number, check_whole
+from prefixgym.envs.workload.generators.changing_popularity import HotPrefixes, replaced
 from prefixgym.envs.workload.lengths import Length, distribution
 from prefixgym.envs.workload.popularity import choose, zipf_weights
 from prefixgym.envs.workload.streams import streams

@@ -14,9 +14,9 @@ from prefixgym.envs.cluster.profiles import profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.slo import Slo
-from prefixgym.envs.workload.agentic import Agentic
 from prefixgym.envs.workload.arrivals import Gamma, Poisson
 from prefixgym.envs.workload.distributions import Geometric, LogNormal, Mixture
+from prefixgym.envs.workload.generators.agentic import Agentic
 from prefixgym.envs.workload.reuse import reuse
 from prefixgym.envs.workload.tape import NO_ROW
 from prefixgym.envs.workload.validate import validate

@@ -17,13 +17,13 @@ from prefixgym.envs.cluster.profiles import profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.slo import Slo
-from prefixgym.envs.workload.client_pool import LEVELS, ClientPool
-from prefixgym.envs.workload.clients import ClientMix
 from prefixgym.envs.workload.distributions import LogNormal
-from prefixgym.envs.workload.servegen import ServeGenClients, read_servegen
+from prefixgym.envs.workload.generators.client_pool import LEVELS, ClientPool
+from prefixgym.envs.workload.generators.clients import ClientMix
+from prefixgym.envs.workload.generators.servegen import ServeGenClients, read_servegen
 from prefixgym.envs.workload.validate import validate
 
-SERVEGEN = Path(__file__).parents[4] / "shared" / "traces" / "servegen"
+SERVEGEN = Path(__file__).parents[5] / "shared" / "traces" / "servegen"
 
 MIXES = st.builds(
     ClientMix,

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.clock import NEVER, to_seconds, to_ticks
-from prefixgym.envs.workload.agent_draws import Draws, Supply
-from prefixgym.envs.workload.agent_sessions import Rules, play_contexts
 from prefixgym.envs.workload.distributions import Empirical, Geometric, LogNormal, Mixture
 from prefixgym.envs.workload.durations import Duration, duration, sample_ticks
 from prefixgym.envs.workload.fields import check_number, check_probability, check_whole
+from prefixgym.envs.workload.generators.agent_draws import Draws, Supply
+from prefixgym.envs.workload.generators.agent_sessions import Rules, play_contexts
 from prefixgym.envs.workload.lengths import MAX_LENGTH, Distribution, Length, distribution, mean
 from prefixgym.envs.workload.streams import streams
 
