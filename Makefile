@@ -1,5 +1,5 @@
 ## make leaderboard   compare the routers            (LEADERBOARD_ARGS="--suite quick --name mine")
-## make test          lint, type checks, test suite  (PYTEST_ARGS="tests/envs -n 2")
+## make test          lint, type checks, test suite  (PYTEST_ARGS="tests/envs -n 0")
 ## make bench         measure the simulator's speed  (BENCH_ARGS=...)
 ## make lint          ruff and mypy alone
 ## make clean         remove what was built; keeps .venv and runs/
@@ -22,7 +22,7 @@ leaderboard: build/installed
 	$(BIN)/prefixgym leaderboard $(LEADERBOARD_ARGS)
 
 test: lint
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
 bench: build/installed
 	$(BIN)/prefixgym bench --page docs/benchmarks.md $(BENCH_ARGS)

@@ -186,7 +186,7 @@ class Simulation:
         for e in np.flatnonzero(chosen).tolist():
             seed = seeds[e]
             if seed not in tapes:
-                tapes[seed] = self.make_room(self.workload.tape(int(seed or 0)))
+                tapes[seed] = self.make_room(_reachable(self.workload.tape(int(seed or 0))))
             self.write_tape(e, tapes[seed])
 
     def set_conditions(
@@ -378,6 +378,19 @@ class Simulation:
     def restore(self, snapshot: SimulationArrays) -> None:
         """Go back to a snapshot, which stays usable."""
         self.arrays = copy.deepcopy(snapshot)
+
+
+def _reachable(tape: Tape) -> Tape:
+    """The tape; ValueError if a follow-up of it would never come."""
+    requests = tape.requests
+    lost = (requests["parent"] != NO_ROW) & (requests["waits_for"] < 1)
+    if lost.any():
+        row = int(np.argmax(lost))
+        raise ValueError(
+            f"requests[{row}].waits_for: found {requests['waits_for'][row]}, a follow-up waits for "
+            "at least one end (prefixgym.envs.workload.links.link_rows counts them)"
+        )
+    return tape
 
 
 def _widened(rows: NDArray[np.void], width: int) -> NDArray[np.void]:

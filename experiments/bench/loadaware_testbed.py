@@ -27,6 +27,7 @@ from prefixgym.envs.cluster.profiles import CompactModel, HostOverhead, LinearPa
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.view.view import View
 from prefixgym.envs.workload.chains import ceil_div, exclusive_sum, two_part_tape
+from prefixgym.envs.workload.links import link_rows
 from prefixgym.envs.workload.popularity import zipf_weights
 from prefixgym.envs.workload.tape import Tape
 
@@ -232,7 +233,7 @@ class Sweep:
         )
         followed = warm_up - WARM_UP_CLIENTS
         tape.requests["parent"][WARM_UP_CLIENTS:warm_up] = np.arange(followed)
-        tape.requests["first_child"][:followed] = np.arange(WARM_UP_CLIENTS, warm_up)
+        link_rows(tape.requests, np.arange(len(tape.requests)))
         return tape
 
 

@@ -32,6 +32,7 @@ from prefixgym.envs.cluster.profiles import Linear, Profile, profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.slo import Slo
+from prefixgym.envs.workload.links import link_rows
 from prefixgym.envs.workload.tape import RUN, Tape, root_requests
 
 DEFAULT_RUNS = Path("../shared/reference/calibration/silicon_validation.csv")
@@ -170,7 +171,7 @@ class ClosedLoop:
         requests["cacheable_blocks"] = self.max_blocks
         requests["session"] = rows % self.clients
         requests["parent"][self.clients :] = rows[: -self.clients]
-        requests["first_child"][: -self.clients] = rows[self.clients :]
+        link_rows(requests, rows)
         runs = np.zeros(rows.size, RUN)
         runs["start"] = rows * self.max_blocks
         runs["count"] = self.max_blocks

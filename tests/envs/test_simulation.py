@@ -254,6 +254,15 @@ def test_a_join_comes_after_the_last_of_the_ends_that_it_waits_for() -> None:
     assert outcomes["arrival"][3] == pytest.approx(outcomes["end"][2] + 0.001)
 
 
+def test_a_tape_whose_follow_ups_would_never_come_is_refused() -> None:
+    tape = build_tape([replace(DRAW, gap=0), replace(DRAW, gap=0, parent_back=1)], 4)
+    tape.requests["waits_for"][1] = 0
+    cluster = ClusterSpec((InstanceSpec(constant_profile(1.0, 1.0), kv_blocks=50),), 4)
+    case = Case(cluster, Knowledge(), (tape,), np.zeros((1, 2), np.int64))
+    with pytest.raises(ValueError, match=r"requests\[1\]\.waits_for: found 0, a follow-up waits"):
+        case.simulation()
+
+
 # --- against itself ---------------------------------------------------------------------------
 
 
