@@ -5,12 +5,13 @@ Lateness, whose requests have ended, and what is promised of those in flight: ea
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.jit import Record, kernel
+from prefixgym.envs.memory import widened
 
 PROMISE = 1 << 20
 """One whole promised request. Promises are summed in whole numbers, so that none is exactly 0."""
@@ -73,15 +74,10 @@ def allocate(credit: Credit, num_envs: int, num_flights: int) -> CreditArrays:
 
 def grow(arrays: CreditArrays, num_flights: int) -> CreditArrays:
     """The same with room for more flights."""
-
-    def wider(rows: NDArray[Any]) -> NDArray[Any]:
-        if rows.shape[1] == 0:
-            return rows
-        new = np.zeros((len(rows), num_flights), rows.dtype)
-        new[:, : rows.shape[1]] = rows
-        return new
-
-    return arrays._replace(settled=wider(arrays.settled), promises=wider(arrays.promises))
+    kept = {name: getattr(arrays, name) for name in ("settled", "promises")}
+    return arrays._replace(
+        **{name: widened(rows, num_flights) for name, rows in kept.items() if rows.shape[1] > 0}
+    )
 
 
 @kernel

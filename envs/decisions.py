@@ -32,7 +32,7 @@ from prefixgym.envs.credit import (
     settle,
 )
 from prefixgym.envs.follow_ups import pop, push
-from prefixgym.envs.jit import borrowed, kernel
+from prefixgym.envs.jit import Record, borrowed, kernel
 from prefixgym.envs.lent import Lent
 from prefixgym.envs.view import arrays as view_arrays
 from prefixgym.envs.view.decision import booked_prefill, present_request, reset_view
@@ -402,9 +402,8 @@ def step_range(lent: Lent, first: int, last: int, actions: NDArray[np.int64]) ->
 
 
 @kernel
-def needs_rows(s: SimulationArrays, e: int) -> bool:
+def needs_rows(episode: Record) -> bool:
     """Whether further rows must be loaded before the next decision takes effect."""
-    episode = s.episodes[e]
     return episode.more != 0 and episode.cursor == episode.num_requests
 
 
@@ -420,7 +419,9 @@ def play_range(lent: Lent, first: int, last: int, actions: NDArray[np.int64], ta
         episode = s.episodes[e]
         episode.unseen = 1
         while (
-            not episode.done and s.cluster.environments[e].in_flight < room and not needs_rows(s, e)
+            not episode.done
+            and s.cluster.environments[e].in_flight < room
+            and not needs_rows(episode)
         ):
             step_environment(s, e, actions[e, episode.decisions - taken])
     return _most_in_flight(s, first, last)

@@ -199,8 +199,8 @@ class Episodes:
         """Draw the conditions of the next episode of environment e."""
         drawn = conditioner.draw(generator)
         rate, cost = self.rate * drawn.load, conditioner.cost(drawn)
-        tape = self.scenario.build(rate).workload.tape(int(seed or 0))
-        self.simulation.write_tape(e, self.simulation.make_room(tape))
+        tape = self.scenario.build_workload(rate).tape(int(seed or 0))
+        self.simulation.write_tape(e, self.simulation.admit(tape))
         self.simulation.set_conditions(e, cost, drawn.kv_blocks, drawn.slo)
         block_size = self.simulation.cluster.block_size
         self._constants[e] = constants_of(cost, drawn.kv_blocks * block_size)

@@ -33,11 +33,12 @@ _PACKAGE = Path(__file__).parent.parent  # holds envs/ and baselines/, installed
 _VERSIONS_KEPT = 3
 
 
-def _cache_root() -> Path:
+def cache_root() -> Path:
+    """Where the package keeps files: $PREFIXGYM_CACHE_DIR, by default ~/.cache/prefixgym."""
     base = os.environ.get("PREFIXGYM_CACHE_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "prefixgym"
     )
-    return Path(base) / "kernels"
+    return Path(base)
 
 
 @functools.cache
@@ -77,7 +78,7 @@ def _announce(root: Path) -> None:
 @functools.cache
 def _cache_folder(path: Path) -> Path:
     """The cache folder of the module at `path`; a new one is announced, old versions are pruned."""
-    root = _cache_root()
+    root = cache_root() / "kernels"
     folder = root / f"{path.parent.name}.{path.stem}-{_digest(path)}"
     if not folder.exists():
         _announce(root)

@@ -3,13 +3,22 @@
 import math
 import mmap
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+T = TypeVar("T", bound=np.generic)
+
 _HUGE_PAGE = 1 << 21
 _LINE = 64
+
+
+def widened(rows: NDArray[T], width: int) -> NDArray[T]:
+    """`rows` [E, W] with room for `width` columns, the new ones zero."""
+    wider = np.zeros((len(rows), width), rows.dtype)
+    wider[:, : rows.shape[1]] = rows
+    return wider
 
 
 def zeros_together(

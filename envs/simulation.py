@@ -32,6 +32,7 @@ from prefixgym.envs.decisions import (
 from prefixgym.envs.follow_ups import PENDING
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.lent import lend
+from prefixgym.envs.memory import widened
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.view import arrays as view_arrays
 from prefixgym.envs.view.knowledge import Knowledge
@@ -186,7 +187,7 @@ class Simulation:
         for e in np.flatnonzero(chosen).tolist():
             seed = seeds[e]
             if seed not in tapes:
-                tapes[seed] = self.make_room(_reachable(self.workload.tape(int(seed or 0))))
+                tapes[seed] = self.admit(self.workload.tape(int(seed or 0)))
             self.write_tape(e, tapes[seed])
 
     def set_conditions(
@@ -208,6 +209,18 @@ class Simulation:
         state.set_instances(self.arrays.cluster, env, cost, num_blocks)
         self.arrays.objectives[env] = self._objectives(slo_scale)
 
+    def admit(self, tape: Tape) -> Tape:
+        """A whole tape, once there is room for it; ValueError if a follow-up would never come."""
+        requests = tape.requests
+        lost = (requests["parent"] != NO_ROW) & (requests["waits_for"] < 1)
+        if lost.any():
+            row = int(np.argmax(lost))
+            raise ValueError(
+                f"requests[{row}].waits_for: found {requests['waits_for'][row]}, a follow-up waits "
+                "for at least one end (prefixgym.envs.workload.links.link_rows counts them)"
+            )
+        return self.make_room(tape)
+
     def make_room(self, tape: Tape) -> Tape:
         """The tape, once there is room for it in all arrays, which keep what is in them."""
         most = int(tape.requests["slo_class"].max(initial=0))
@@ -220,13 +233,13 @@ class Simulation:
         self._reserve(arrays.cluster.flights.shape[1], blocks)
         if rows > arrays.tapes.shape[1]:
             self.arrays = self.arrays._replace(
-                tapes=_widened(arrays.tapes, rows),
-                outcomes=_widened(arrays.outcomes, rows if self.record else 0),
+                tapes=widened(arrays.tapes, rows),
+                outcomes=widened(arrays.outcomes, rows if self.record else 0),
             )
         if len(tape.runs) > arrays.runs.shape[1]:
-            self.arrays = self.arrays._replace(runs=_widened(arrays.runs, len(tape.runs)))
+            self.arrays = self.arrays._replace(runs=widened(arrays.runs, len(tape.runs)))
         if (tape.requests["parent"] != NO_ROW).any() and rows > arrays.pending.shape[1]:
-            self.arrays = self.arrays._replace(pending=_widened(arrays.pending, rows))
+            self.arrays = self.arrays._replace(pending=widened(arrays.pending, rows))
         return tape
 
     def write_tape(self, e: int, tape: Tape, *, more: bool = False) -> None:
@@ -378,23 +391,3 @@ class Simulation:
     def restore(self, snapshot: SimulationArrays) -> None:
         """Go back to a snapshot, which stays usable."""
         self.arrays = copy.deepcopy(snapshot)
-
-
-def _reachable(tape: Tape) -> Tape:
-    """The tape; ValueError if a follow-up of it would never come."""
-    requests = tape.requests
-    lost = (requests["parent"] != NO_ROW) & (requests["waits_for"] < 1)
-    if lost.any():
-        row = int(np.argmax(lost))
-        raise ValueError(
-            f"requests[{row}].waits_for: found {requests['waits_for'][row]}, a follow-up waits for "
-            "at least one end (prefixgym.envs.workload.links.link_rows counts them)"
-        )
-    return tape
-
-
-def _widened(rows: NDArray[np.void], width: int) -> NDArray[np.void]:
-    """`rows` [E, W] with room for `width` columns."""
-    wider = np.zeros((len(rows), width), rows.dtype)
-    wider[:, : rows.shape[1]] = rows
-    return wider

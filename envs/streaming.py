@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.envs.decisions import SimulationArrays, play_range, reset_range
+from prefixgym.envs.decisions import SimulationArrays, needs_rows, play_range, reset_range
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.workload.chunk import Chunk
@@ -137,8 +137,7 @@ class StreamedEpisode:
 
     @property
     def _needs_rows(self) -> bool:
-        episode = self.simulation.arrays.episodes[0]
-        return bool(episode["cursor"] == episode["num_requests"] and episode["more"])
+        return needs_rows(self.simulation.arrays.episodes[0])
 
     def _finish(self) -> None:
         if self.done:

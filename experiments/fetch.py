@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from prefixgym.envs.jit import cache_root
+
 _PIECE = 1 << 16
 _TIMEOUT = 30.0  # seconds without a byte
 
@@ -128,10 +130,7 @@ def public_trace(name: str) -> PublicTrace:
 
 def trace_folder() -> Path:
     """Where traces are kept: $PREFIXGYM_CACHE_DIR/traces, by default under ~/.cache/prefixgym."""
-    base = os.environ.get("PREFIXGYM_CACHE_DIR") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "prefixgym"
-    )
-    return Path(base) / "traces"
+    return cache_root() / "traces"
 
 
 def fetch(

@@ -1,8 +1,10 @@
 """A fitted generator as a scenario file, to train and compare routers on."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
+from prefixgym.envs.scenarios.registry import REPLAY_INSTANCES, REPLAY_SEEDS, REPLAY_SLO
 from prefixgym.envs.workload.fitting.fit import Fit
 from prefixgym.experiments.toml_text import toml_text
 
@@ -41,20 +43,21 @@ def fitted_scenario(fit: Fit, name: str, trace: str, requests: int) -> str:
         f"block_size = {fit.block_size}  # tokens",
         "",
         "[[cluster.instances]]",
-        'profile = "llama-3.1-70b/h100/tp4"',
-        "count = 10",
+        *_table(REPLAY_INSTANCES),
         "",
         "[workload]",
-        *(f"{key} = {toml_text(value)}" for key, value in workload.items()),
+        *_table(workload),
         "",
-        "[slo]",
-        "ttft = 30.0  # s",
-        "tpot = 0.1  # s a token",
+        "[slo]  # s, s a token",
+        *_table(REPLAY_SLO),
         "",
         "[seeds]",
-        "train = { first = 0, count = 1_000_000 }",
-        "validation = { first = 1_000_000, count = 1000 }",
-        "test = { first = 2_000_000, count = 1000 }",
+        *_table(REPLAY_SEEDS),
         "",
     ]
     return "\n".join(lines)
+
+
+def _table(values: Mapping[str, Any]) -> list[str]:
+    """A line for each key."""
+    return [f"{key} = {toml_text(value)}" for key, value in values.items()]

@@ -13,6 +13,15 @@ from prefixgym.envs.scenarios.workloads import recorded_block_size
 
 _FOLDER = Path(__file__).resolve().parent
 
+# What a scenario made from a trace has besides its requests, see `trace_scenario`.
+REPLAY_INSTANCES: Mapping[str, Any] = {"profile": "llama-3.1-70b/h100/tp4", "count": 10}
+REPLAY_SLO: Mapping[str, float] = {"ttft": 30.0, "tpot": 0.100}
+REPLAY_SEEDS: Mapping[str, Mapping[str, int]] = {
+    "train": {"first": 0, "count": 1_000_000},
+    "validation": {"first": 1_000_000, "count": 1000},
+    "test": {"first": 2_000_000, "count": 1000},
+}
+
 
 def scenario_names() -> list[str]:
     """Names of the built-in scenarios, sorted."""
@@ -74,15 +83,11 @@ def trace_scenario(
         "rates": list(rates),
         "cluster": {
             "block_size": recorded_block_size(path, **options),
-            "instances": [{"profile": "llama-3.1-70b/h100/tp4", "count": 10}],
+            "instances": [dict(REPLAY_INSTANCES)],
         },
         "workload": workload,
-        "slo": {"ttft": 30.0, "tpot": 0.100},
-        "seeds": {
-            "train": {"first": 0, "count": 1_000_000},
-            "validation": {"first": 1_000_000, "count": 1000},
-            "test": {"first": 2_000_000, "count": 1000},
-        },
+        "slo": dict(REPLAY_SLO),
+        "seeds": {part: dict(seeds) for part, seeds in REPLAY_SEEDS.items()},
     }
     return _validated(document, overrides or {}, Path(path).name)
 

@@ -232,17 +232,20 @@ class Scenario(_Section):
 
     def build(self, rate: float) -> Setup:
         """The scenario at `rate` requests/s."""
-        cluster = self.cluster.build()
+        return Setup(
+            cluster=self.cluster.build(),
+            workload=self.build_workload(rate),
+            slos=self.slos,
+            knowledge=Knowledge(**self.knowledge.model_dump()),
+        )
+
+    def build_workload(self, rate: float) -> Workload:
+        """The requests alone, at `rate` requests/s."""
         try:
             workload = self.workload.build(rate, self.cluster.block_size)
         except ValueError as error:
             raise ValueError(f"workload.{error}") from None
-        return Setup(
-            cluster=cluster,
-            workload=with_classes(workload, self.slo),
-            slos=self.slos,
-            knowledge=Knowledge(**self.knowledge.model_dump()),
-        )
+        return with_classes(workload, self.slo)
 
     @property
     def slos(self) -> tuple[Slo, ...]:

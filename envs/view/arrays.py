@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.clock import to_ticks
-from prefixgym.envs.memory import zeros_together
+from prefixgym.envs.memory import widened, zeros_together
 from prefixgym.envs.view.knowledge import Knowledge
 from prefixgym.envs.view.view import INSTANCE_VIEW, REQUEST_VIEW
 
@@ -60,9 +60,6 @@ def allocate(
 
 def grow(arrays: ViewArrays, num_flights: int, num_blocks: int) -> ViewArrays:
     """The same state with room for more flights, or for longer prompts."""
-    num_envs, old_flights = arrays.bookings.shape
-    bookings = np.zeros((num_envs, num_flights), BOOKING)
-    bookings[:, :old_flights] = arrays.bookings
-    block_ids = np.full((num_envs, num_blocks), -1, np.int64)
+    block_ids = np.full((len(arrays.block_ids), num_blocks), -1, np.int64)
     block_ids[:, : arrays.block_ids.shape[1]] = arrays.block_ids
-    return arrays._replace(bookings=bookings, block_ids=block_ids)
+    return arrays._replace(bookings=widened(arrays.bookings, num_flights), block_ids=block_ids)

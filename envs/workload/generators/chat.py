@@ -31,6 +31,7 @@ from prefixgym.envs.workload.distributions import Geometric, LogNormal
 from prefixgym.envs.workload.durations import Duration, duration, sample_ticks
 from prefixgym.envs.workload.fields import check_flag, check_number, check_whole
 from prefixgym.envs.workload.lengths import MAX_LENGTH, Distribution, Length, distribution
+from prefixgym.envs.workload.links import link_rows
 from prefixgym.envs.workload.popularity import choose, zipf_weights
 from prefixgym.envs.workload.streams import streams
 from prefixgym.envs.workload.tape import NO_ROW, Tape
@@ -105,18 +106,14 @@ def _play_sessions(
 
 
 @kernel
-def _link_turns(requests: NDArray[np.void], last_row: NDArray[np.int64]) -> None:
+def _follow_up(requests: NDArray[np.void], last_row: NDArray[np.int64]) -> None:
     """Make each row a follow-up of its session's row before; arrivals become think times.
 
     `last_row` [sessions] is all NO_ROW.
     """
     for row in range(requests.size):
-        parent = last_row[requests[row].session]
+        requests[row].parent = last_row[requests[row].session]
         last_row[requests[row].session] = row
-        requests[row].parent = parent
-        if parent != NO_ROW:
-            requests[parent].first_child = row
-            requests[row].waits_for = 1
     for row in range(requests.size - 1, -1, -1):
         parent = requests[row].parent
         if parent != NO_ROW:
@@ -286,7 +283,8 @@ class MultiTurnChat:
         )
         tape.requests["session"] = session
         if self.closed_loop:
-            _link_turns(tape.requests, np.full(len(prompt_of), NO_ROW))
+            _follow_up(tape.requests, np.full(len(prompt_of), NO_ROW))
+            link_rows(tape.requests, np.arange(len(tape.requests)))
         return tape
 
     def _steady_state(

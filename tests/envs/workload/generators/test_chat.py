@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from session_tapes import check_session_tape
 
 from prefixgym.envs.clock import to_seconds
 from prefixgym.envs.workload.arrivals import Gamma, Poisson
 from prefixgym.envs.workload.distributions import Empirical, Geometric, LogNormal, Mixture
 from prefixgym.envs.workload.generators.chat import MultiTurnChat
 from prefixgym.envs.workload.tape import NO_ROW
-from prefixgym.envs.workload.validate import validate
 
 WORKLOADS = st.builds(
     MultiTurnChat,
@@ -38,18 +38,7 @@ WORKLOADS = st.builds(
 @settings(max_examples=40)
 @given(workload=WORKLOADS, seed=st.integers(0, 2**63))
 def test_tapes_are_valid_and_within_their_bounds(workload: MultiTurnChat, seed: int) -> None:
-    tape = workload.tape(seed)
-    validate(tape)
-    requests = tape.requests
-    assert len(requests) == workload.num_requests
-    sessions = np.unique(requests["session"])
-    assert list(sessions) == list(range(len(sessions)))
-    assert len(sessions) <= workload.num_sessions
-    known = np.maximum(requests["num_blocks"], requests["cacheable_blocks"])
-    assert known.max() <= workload.max_blocks
-    assert requests["prompt_tokens"].max() <= workload.max_prompt_tokens
-    full = (requests["prompt_tokens"] + requests["output_tokens"]) // workload.block_size
-    np.testing.assert_array_equal(requests["cacheable_blocks"], full)
+    check_session_tape(workload, workload.tape(seed))
 
 
 @settings(max_examples=40)
