@@ -18,6 +18,13 @@ def ceil_div(tokens: NDArray[np.int64], block_size: int) -> NDArray[np.int64]:
     return (tokens + block_size - 1) // block_size
 
 
+def renumbered(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`numbers` without gaps, in the same order, and the old number of each new one."""
+    found = np.zeros(int(numbers.max()) + 1, np.bool_)
+    found[numbers] = True
+    return (np.cumsum(found) - 1)[numbers], np.flatnonzero(found)
+
+
 def exclusive_sum(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where each of consecutive stretches of `counts` elements begins."""
     return np.cumsum(counts) - counts

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from prefixgym.envs.clock import NEVER, to_seconds, to_ticks
 from prefixgym.envs.workload.arrivals import Arrivals, check_reach
-from prefixgym.envs.workload.chains import ceil_div, chained_tape, exclusive_sum
+from prefixgym.envs.workload.chains import ceil_div, chained_tape, exclusive_sum, renumbered
 from prefixgym.envs.workload.distributions import Empirical, Geometric, LogNormal, Mixture
 from prefixgym.envs.workload.durations import duration, sample_ticks
 from prefixgym.envs.workload.fields import check_flag, check_whole
@@ -171,8 +171,8 @@ class Agentic(AgentBehaviour):
         calls, repository = self._steady_state(head_tokens, int(sub_head_tokens), sources)
 
         # Sessions, and chains of blocks of their own, that the episode has, numbered without gaps.
-        session, sessions = _renumbered(calls["session"])
-        chain, chains = _renumbered(calls["chain"])
+        session, sessions = renumbered(calls["session"])
+        chain, chains = renumbered(calls["chain"])
         repository = repository[sessions][session]
 
         # Ids: the system prompt's blocks, the repositories', the sub-agents', then the chains'.
@@ -337,10 +337,3 @@ class Agentic(AgentBehaviour):
         seconds = requests / self.arrivals.rate
         check_reach(seconds, self.arrivals.rate, requests)
         return int(to_ticks(seconds))
-
-
-def _renumbered(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """`numbers` without gaps, in the same order, and the old number of each new one."""
-    found = np.zeros(int(numbers.max()) + 1, np.bool_)
-    found[numbers] = True
-    return (np.cumsum(found) - 1)[numbers], np.flatnonzero(found)

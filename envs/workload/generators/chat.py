@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from prefixgym.envs.clock import NEVER, to_seconds
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.workload.arrivals import Arrivals
-from prefixgym.envs.workload.chains import ceil_div, exclusive_sum, two_part_tape
+from prefixgym.envs.workload.chains import ceil_div, exclusive_sum, renumbered, two_part_tape
 from prefixgym.envs.workload.distributions import Geometric, LogNormal
 from prefixgym.envs.workload.durations import Duration, duration, sample_ticks
 from prefixgym.envs.workload.fields import check_flag, check_number, check_whole
@@ -255,9 +255,7 @@ class MultiTurnChat:
         turns, prompt_of = self._steady_state(system_tokens, [*sources, openings, closings, lone])
 
         # Sessions that the episode sees, numbered without gaps.
-        seen = np.zeros(len(prompt_of), np.bool_)
-        seen[turns["session"]] = True
-        session = (np.cumsum(seen) - 1)[turns["session"]]
+        session, seen = renumbered(turns["session"])
         prompt_of = prompt_of[seen]
 
         # Ids: the system prompts' blocks one after another, then the sessions' likewise.
