@@ -31,7 +31,7 @@ lint: build/installed
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python -m mypy -p prefixgym
-	MYPYPATH=tests/envs:tests/envs/cluster $(BIN)/python -m mypy --explicit-package-bases tests
+	MYPYPATH=tests/envs:tests/envs/cluster:tests/baselines:tests/baselines/peers $(BIN)/python -m mypy --explicit-package-bases tests
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

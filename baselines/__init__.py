@@ -5,6 +5,26 @@ if __name__ == "baselines":
         "import prefixgym.baselines, not baselines: the folder is part of the package prefixgym"
     )
 
-from prefixgym.baselines import affinity, cache_aware, kv_aware, load_only, min_ttft
+from prefixgym.baselines import (
+    aibrix,
+    dynamo,
+    flexlb,
+    llmd,
+    load_only,
+    papers,
+    references,
+    sglang,
+    vllm,
+)
 
-__all__ = ["affinity", "cache_aware", "kv_aware", "load_only", "min_ttft"]
+__all__ = [
+    "aibrix",
+    "dynamo",
+    "flexlb",
+    "llmd",
+    "load_only",
+    "papers",
+    "references",
+    "sglang",
+    "vllm",
+]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.rng import uniform
+from prefixgym.envs.view.hash_ring import ring_owner
 
 
 @kernel
@@ -45,6 +46,16 @@ def first_least(scores: NDArray[np.float64], picks: NDArray[np.int64], count: in
 
 
 @kernel
+def last_least(scores: NDArray[np.float64], picks: NDArray[np.int64], count: int) -> int:
+    """Of the `count` candidates in `picks`, the last with the least score."""
+    best = picks[0]
+    for k in range(1, count):
+        if scores[picks[k]] <= scores[best]:
+            best = picks[k]
+    return int(best)
+
+
+@kernel
 def random_least(
     scores: NDArray[np.float64],
     picks: NDArray[np.int64],
@@ -64,3 +75,19 @@ def random_least(
                 return int(picks[k])
             skip -= 1
     return int(picks[0])  # unreachable: one score is the least
+
+
+@kernel
+def home(
+    positions: NDArray[np.uint64],
+    owners: NDArray[np.int64],
+    key: np.uint64,
+    picks: NDArray[np.int64],
+    count: int,
+    num_instances: int,
+) -> int:
+    """The home of `key` among the `count` candidates in `picks`."""
+    open_instances = np.zeros(num_instances, np.bool_)
+    for k in range(count):
+        open_instances[picks[k]] = True
+    return ring_owner(positions, owners, key, open_instances)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.choosing import candidates, draw, random_least
+from prefixgym.baselines.choosing import candidates, draw
 from prefixgym.baselines.router import Router, register, router_keys
+from prefixgym.baselines.scored import ScoredRouter
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.rng import uniforms
@@ -24,6 +25,7 @@ class Random(Router):
 
     name = "random"
     source = "SGLang model gateway, random (§1.7)"
+    family = "load only"
 
     def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
         """One random stream for each environment."""
@@ -65,6 +67,7 @@ class RoundRobin(Router):
 
     name = "round_robin"
     source = "SGLang model gateway, round_robin (§1.7)"
+    family = "load only"
 
     def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
         """Start at instance 0."""
@@ -94,37 +97,17 @@ def _round_robin(
 
 @register
 @dataclass
-class LeastLoad(Router):
+class LeastLoad(ScoredRouter):
     """The instance with the fewest of this router's own requests in flight; ties at random."""
 
     name = "least_load"
     source = "AIBrix gateway, least-request (§3.1)"
+    family = "load only"
+    knows = ("ledger",)
 
-    def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
-        """One random stream for each environment."""
-        self._keys = router_keys(seeds)
-
-    def route(self, view: View) -> NDArray[np.int64]:
-        """Least `requests` of the ledger."""
-        chosen = np.empty(view.num_envs, np.int64)
-        _least_load(view.requests, view.instances, self._keys, chosen)
-        return chosen
-
-
-@kernel
-def _least_load(
-    requests: NDArray[np.void],
-    instances: NDArray[np.void],
-    keys: NDArray[np.uint64],
-    chosen: NDArray[np.int64],
-) -> None:
-    picks = np.empty(instances.shape[1], np.int64)
-    loads = np.empty(instances.shape[1])
-    for e in range(len(chosen)):
-        count = candidates(instances[e], picks)
-        for i in range(len(loads)):
-            loads[i] = instances[e, i]["requests"]
-        chosen[e] = random_least(loads, picks, count, keys[e], requests[e]["index"])
+    def scores(self, view: View) -> NDArray[np.float64]:
+        """`requests` of the ledger."""
+        return view.instances["requests"].astype(np.float64)
 
 
 @register
@@ -142,6 +125,8 @@ class PowerOfTwo(Router):
 
     name = "power_of_two"
     source = "SGLang model gateway, power_of_two (§1.5)"
+    family = "load only"
+    knows = ("ledger", "telemetry")
 
     load: str = "telemetry"
 

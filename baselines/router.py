@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,15 @@ from prefixgym.envs.view.view import View
 
 ROUTER_STREAM = 100
 """The stream of an environment's seed that its router draws from; workloads use lower ones."""
+
+
+Source = Literal["ring", "history", "index", "ledger", "telemetry", "truth"]
+"""What a router may decide by, beside the request itself (DESIGN §6).
+
+`ring`: a hash of a key; `history`: its own past choices; `index`: the cached blocks that instances
+reported (`hit_tokens` and what is predicted from it); `ledger`: its own requests in flight;
+`telemetry`: polled engine state; `truth`: what no router knows, for references only.
+"""
 
 
 @dataclasses.dataclass
@@ -30,6 +39,10 @@ class Router:
     """How the router is called on the command line and in tables."""
     source: ClassVar[str]
     """Where its rule comes from: paper, repository and version."""
+    family: ClassVar[str]
+    """Which project or group of routers it belongs to."""
+    knows: ClassVar[tuple[Source, ...]] = ()
+    """What it decides by."""
 
     def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
         """Forget everything; `seeds` has one seed for each environment of the coming batch."""
@@ -65,6 +78,9 @@ _REGISTRY: dict[str, type[Router]] = {}
 
 def register(router: R) -> R:
     """Class decorator: make a router known under its name."""
+    if unknown := set(router.knows) - set(get_args(Source)):
+        allowed = ", ".join(get_args(Source))
+        raise ValueError(f"{router.name}.knows: found {sorted(unknown)}, allowed: {allowed}")
     if router.name in _REGISTRY:
         raise ValueError(f"router {router.name!r} is registered twice")
     _REGISTRY[router.name] = router

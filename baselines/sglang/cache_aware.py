@@ -51,6 +51,8 @@ class CacheAware(Router):
 
     name = "cache_aware"
     source = "SGLang model gateway, cache_aware, CLI defaults (§1.1)"
+    family = "SGLang"
+    knows = ("history", "ledger")
 
     cache_threshold: float = 0.3
     balance_abs_threshold: int = 64

@@ -1,10 +1,8 @@
-"""Routers that give a session or a prefix a fixed home by consistent hashing.
+"""Prefix hash: the first tokens of a prompt have a fixed home by consistent hashing.
 
-Keys are hashed with the environment's seed: sessions and blocks are numbered 0, 1, … in every
-episode, and without it the hottest one would have the same home in all of them. Real keys are
-arbitrary strings and tokens.
-
-Sources: `routers_sglang_vllm_aibrix_llmd.md` §1.4, §1.8, §2.2, §2.10.
+Keys are hashed with the environment's seed: blocks are numbered 0, 1, … in every episode, and
+without it the hottest one would have the same home in all of them. Real keys are arbitrary
+tokens.
 """
 
 from collections.abc import Sequence
@@ -13,86 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.choosing import candidates, first_least
+from prefixgym.baselines.choosing import candidates, first_least, home
 from prefixgym.baselines.router import Router, register, router_keys
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.rng import random_word
-from prefixgym.envs.view.hash_ring import HashRing, ring_owner
+from prefixgym.envs.view.hash_ring import HashRing
 from prefixgym.envs.view.view import View
-
-
-@kernel
-def home(
-    positions: NDArray[np.uint64],
-    owners: NDArray[np.int64],
-    key: np.uint64,
-    picks: NDArray[np.int64],
-    count: int,
-    num_instances: int,
-) -> int:
-    """The home of `key` among the `count` candidates in `picks`."""
-    open_instances = np.zeros(num_instances, np.bool_)
-    for k in range(count):
-        open_instances[picks[k]] = True
-    return ring_owner(positions, owners, key, open_instances)
-
-
-@register
-@dataclass
-class SessionAffinity(Router):
-    """The home of the request's session, whatever the load.
-
-    While that is unavailable, the next one on the ring: vLLM's production stack takes it off the
-    ring, SGLang's gateway walks past it, which is the same.
-
-    Attributes:
-        virtual_nodes: points of an instance on the ring; 160 is vllm-project/router's number and
-            that of uhashing, which the production stack uses (SGLang: 150).
-    """
-
-    name = "session_affinity"
-    source = "vLLM production stack, session (§2.2); SGLang, consistent_hashing (§1.8)"
-
-    virtual_nodes: int = 160
-
-    def __post_init__(self) -> None:
-        self.require("virtual_nodes", self.virtual_nodes >= 1, "at least 1")
-
-    def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
-        """Lay the ring."""
-        self._ring = HashRing(len(cluster.instances), self.virtual_nodes)
-        self._keys = router_keys(seeds)
-
-    def route(self, view: View) -> NDArray[np.int64]:
-        """The session's home."""
-        chosen = np.empty(view.num_envs, np.int64)
-        _session_affinity(
-            view.requests,
-            view.instances,
-            self._ring.positions,
-            self._ring.owners,
-            self._keys,
-            chosen,
-        )
-        return chosen
-
-
-@kernel
-def _session_affinity(
-    requests: NDArray[np.void],
-    instances: NDArray[np.void],
-    positions: NDArray[np.uint64],
-    owners: NDArray[np.int64],
-    keys: NDArray[np.uint64],
-    chosen: NDArray[np.int64],
-) -> None:
-    num_instances = instances.shape[1]
-    picks = np.empty(num_instances, np.int64)
-    for e in range(len(chosen)):
-        count = candidates(instances[e], picks)
-        key = random_word(keys[e], requests[e]["session"])
-        chosen[e] = home(positions, owners, key, picks, count, num_instances)
 
 
 @register
@@ -120,6 +45,8 @@ class PrefixHash(Router):
 
     name = "prefix_hash"
     source = "SGLang model gateway, prefix_hash, sglang#15935 of 2025-12 (§1.4)"
+    family = "SGLang"
+    knows = ("ring", "ledger")
 
     prefix_token_count: int = 256
     load_factor: float = 1.25

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.affinity import home
-from prefixgym.baselines.choosing import candidates
+from prefixgym.baselines.choosing import candidates, home
 from prefixgym.baselines.router import Router, register, router_keys
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
@@ -137,6 +136,8 @@ class Kvaware(_IndexRouter):
 
     name = "kvaware"
     source = "vLLM production stack, kvaware (§2.3)"
+    family = "vLLM"
+    knows = ("index", "ring")
 
     kv_aware_threshold: int = 2000
 
@@ -183,6 +184,8 @@ class Loadaware(_IndexRouter):
 
     name = "loadaware"
     source = "vLLM production stack, loadaware, PR #1035 of 2026-08 (§2.8)"
+    family = "vLLM"
+    knows = ("index", "ledger", "ring")
 
     beta: float = 1.0
 

@@ -1,0 +1,1 @@
+"""AIBrix's gateway plugins."""

@@ -1,0 +1,1 @@
+"""NVIDIA Dynamo's KV router."""

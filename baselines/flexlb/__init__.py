@@ -1,0 +1,1 @@
+"""FlexLB, the router of Alibaba's RTP-LLM."""

@@ -1,0 +1,1 @@
+"""Routers known from papers, with public code or without."""
