@@ -21,7 +21,7 @@ help:
 leaderboard: build/installed
 	$(BIN)/prefixgym leaderboard $(LEADERBOARD_ARGS)
 
-test: lint
+test: lint build/peers
 	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
 bench: build/installed
@@ -46,6 +46,12 @@ clean:
 build/installed: .venv/pyvenv.cfg setup.cfg pyproject.toml constraints.txt build/package-files
 	$(INSTALL) --no-build-isolation --config-settings editable_mode=strict -e '.[dev]'
 	@touch $@
+
+# The real routers of the parity tests, which are skipped where these cannot be had.
+build/peers: build/installed peers.txt
+	@{ $(INSTALL) --no-build-isolation --config-settings editable_mode=strict -e '.[peers]' && \
+		$(INSTALL) --no-deps -r peers.txt && touch $@; } || \
+		echo "make: not all real routers could be installed; their tests will be skipped"
 
 # Always looked at, rewritten only when the list differs.
 build/package-files: FORCE
