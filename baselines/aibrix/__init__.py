@@ -1,1 +1,5 @@
-"""AIBrix's gateway plugins."""
+"""AIBrix's gateway plug-ins."""
+
+from prefixgym.baselines.aibrix import prefix_cache
+
+__all__ = ["prefix_cache"]
