@@ -36,6 +36,22 @@ def draw(key: np.uint64, counter: int, count: int) -> int:
 
 
 @kernel
+def draw_two(
+    key: np.uint64, decision: int, picks: NDArray[np.int64], count: int
+) -> tuple[int, int]:
+    """Two different candidates of the `count` in `picks`, in the order drawn; one if it is alone.
+
+    Uses draws 2 · decision and 2 · decision + 1 of the stream.
+    """
+    if count == 1:
+        return int(picks[0]), int(picks[0])
+    # The second draw is an offset from the first, so that the two differ.
+    first = draw(key, 2 * decision, count)
+    second = (first + 1 + draw(key, 2 * decision + 1, count - 1)) % count
+    return int(picks[first]), int(picks[second])
+
+
+@kernel
 def first_least(scores: NDArray[np.float64], picks: NDArray[np.int64], count: int) -> int:
     """Of the `count` candidates in `picks`, the first with the least score."""
     best = picks[0]

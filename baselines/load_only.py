@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.choosing import candidates, draw
+from prefixgym.baselines.choosing import candidates, draw, draw_two
 from prefixgym.baselines.router import Router, register, router_keys
 from prefixgym.baselines.scored import ScoredRouter
 from prefixgym.envs.cluster.spec import ClusterSpec
@@ -156,15 +156,8 @@ def _power_of_two(
     loads = np.empty(instances.shape[1], np.int64)
     for e in range(len(chosen)):
         count = candidates(instances[e], picks)
-        if count == 1:
-            chosen[e] = picks[0]
-            continue
         for i in range(len(loads)):
             row = instances[e, i]
             loads[i] = row["waiting"] + row["running"] if polled else row["requests"]
-        # The second draw is an offset from the first, so that the two differ.
-        counter = 2 * requests[e]["index"]
-        first = draw(keys[e], counter, count)
-        second = (first + 1 + draw(keys[e], counter + 1, count - 1)) % count
-        first, second = picks[first], picks[second]
+        first, second = draw_two(keys[e], requests[e]["index"], picks, count)
         chosen[e] = first if loads[first] <= loads[second] else second
