@@ -1,7 +1,7 @@
 """SGLang's cache-aware router: prefix affinity from its own history, until load is out of balance.
 
 Source: `routers_sglang_vllm_aibrix_llmd.md` §1.1; read in sglang
-`sgl-model-gateway/src/policies/cache_aware.rs` at 053b63ff.
+`sgl-model-gateway/src/policies/cache_aware.rs` at 053b63ff, and held against sglang-router 0.3.2.
 """
 
 import math
@@ -15,7 +15,7 @@ from prefixgym.baselines.choosing import candidates, first_least
 from prefixgym.baselines.router import Router, register
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
-from prefixgym.envs.view.history import History, evict, insert, match
+from prefixgym.envs.view.history import History, evict, forget, insert, match
 from prefixgym.envs.view.view import View
 
 
@@ -27,11 +27,13 @@ class CacheAware(Router):
     load = this router's requests in flight.
 
     1. Out of balance iff max - min > balance_abs_threshold and max > balance_rel_threshold · min,
-       both strict, over all instances, also those that are down.
+       both strict, over the available instances (the policy by itself looks at all, but the
+       gateway shows it only those).
     2. Out of balance: the least loaded available instance, the first among equals.
     3. Else, if the matched share of the prompt is > cache_threshold (strict): the owner of the last
        matched edge of the history (`History`: who created it). If the owner is not available: the
-       first available instance, and the history does not hear of it.
+       first available instance; the history forgets all that it knew of the owner, and does not
+       hear of the request.
     4. Else the least loaded available instance, the first among equals.
     5. The prompt is inserted in the history under the choice at once, in step 2 as well.
 
@@ -44,20 +46,21 @@ class CacheAware(Router):
         cache_threshold: matched share of the prompt, 0..1.
         balance_abs_threshold: requests.
         balance_rel_threshold: ratio.
-        eviction_interval: seconds; 0 never evicts.
+        eviction_interval: seconds; 0 never evicts. 60 is the Python launcher's default, the Rust
+            binary's is 120.
         max_tree_size: characters for each instance.
         chars_per_token: characters that a token stands for.
     """
 
     name = "cache_aware"
-    source = "SGLang model gateway, cache_aware, CLI defaults (§1.1)"
+    source = "SGLang model gateway, cache_aware, CLI defaults, sglang-router 0.3.2 (§1.1)"
     family = "SGLang"
     knows = ("history", "ledger")
 
     cache_threshold: float = 0.3
     balance_abs_threshold: int = 64
     balance_rel_threshold: float = 1.5
-    eviction_interval: float = 120.0
+    eviction_interval: float = 60.0
     max_tree_size: int = 2**26
     chars_per_token: float = 4.0
 
@@ -154,8 +157,10 @@ def _cache_aware(
         count = candidates(instances[e], picks)
         for i in range(len(loads)):
             loads[i] = instances[e, i]["requests"]
-        low, high = loads.min(), loads.max()
         choice = first_least(loads, picks, count)
+        low, high = loads[choice], loads[choice]
+        for k in range(count):
+            high = max(high, loads[picks[k]])
         prompt = block_ids[e, : request["num_blocks"]]
         prompt_tokens = request["prompt_tokens"]
         in_balance = high - low <= balance_abs_threshold or high <= balance_rel_threshold * low
@@ -169,6 +174,8 @@ def _cache_aware(
                     if picks[k] == owner:
                         choice = owner
                         known = True
+                if not known:
+                    forget(tree, edges[e], stamps[e], ids[e], slots[e], tokens[e], owner)
         if known:
             insert(
                 tree,

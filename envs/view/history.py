@@ -374,6 +374,24 @@ def evict(
 
 
 @kernel
+def forget(
+    tree: NDArray[np.void],
+    edges: NDArray[np.void],
+    stamps: NDArray[np.int32],
+    ids: NDArray[np.int64],
+    slots: NDArray[np.int32],
+    tokens: NDArray[np.int64],
+    tenant: int,
+) -> None:
+    """Take a tenant out of the whole tree; the arguments are those of `evict`."""
+    for node in range(tree[0]["num_edges"]):
+        stamps[node, tenant] = _ABSENT
+    tokens[tenant] = 0
+    _compact(tree, edges, stamps, ids)
+    _index(tree[0]["num_edges"], edges, ids, slots)
+
+
+@kernel
 def _compact(
     tree: NDArray[np.void],
     edges: NDArray[np.void],

@@ -34,8 +34,7 @@ _INFO = {
 }
 # Routers probe for gRPC first; that the server cannot read it is no news.
 _LOGGER = logging.getLogger("mock_workers")
-_LOGGER.addHandler(logging.NullHandler())
-_LOGGER.propagate = False
+_LOGGER.setLevel(logging.CRITICAL)
 _GENERATE = ("/generate", "/v1/completions", "/v1/chat/completions")
 _DESCRIBE = ("/get_model_info", "/model_info", "/get_server_info", "/server_info")
 

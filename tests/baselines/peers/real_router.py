@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.metadata
+import re
 import shutil
 import socket
 import sys
@@ -79,7 +80,7 @@ class RealRouter:
         port, metrics = free_port(), free_port()
         arguments = [*self._command[1:], "--host", "127.0.0.1", "--port", str(port)]
         arguments += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics)]
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed in __aexit__)
+        self._log = tempfile.NamedTemporaryFile()  # noqa: SIM115  (closed in __aexit__)
         self._process = await asyncio.create_subprocess_exec(
             program, *arguments, stdout=self._log, stderr=self._log
         )
@@ -92,7 +93,7 @@ class RealRouter:
                     assert self._process.returncode is None
                     await asyncio.sleep(0.05)
         except BaseException as error:
-            error.add_note(self.log())
+            error.add_note(self.log()[-4000:])
             await self.__aexit__(None, None, None)
             raise
         return self
@@ -117,9 +118,16 @@ class RealRouter:
         return len(listed) == len(self._workers.urls) and all(row["is_healthy"] for row in listed)
 
     def log(self) -> str:
-        """The end of what the router printed."""
-        self._log.seek(0)
-        return self._log.read().decode(errors="replace")[-4000:]
+        """What the router has printed so far, without colours."""
+        self._log.flush()
+        printed = Path(self._log.name).read_text(errors="replace")
+        return re.sub(r"\x1b\[[0-9;]*m", "", printed)
+
+    async def printed(self, text: str, times: int) -> None:
+        """Wait until the router has printed `text` so often."""
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            while self.log().count(text) < times:
+                await asyncio.sleep(0.01)
 
     async def listed(self) -> list[dict[str, Any]]:
         """What the router says of each worker, in its own order: `load`, `is_healthy`, ….
@@ -132,6 +140,21 @@ class RealRouter:
         for row in rows:
             row["worker"] = self._workers.urls.index(row["url"])
         return rows
+
+    async def settled(self, loads: Mapping[int, int]) -> None:
+        """Wait until the router counts these requests in flight, by worker.
+
+        A client may have its answer before the router has taken note of the end.
+        """
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            while any(row["load"] != loads[row["worker"]] for row in await self.listed()):
+                await asyncio.sleep(0.001)
+
+    async def health_is(self, healthy: Sequence[bool]) -> None:
+        """Wait until the router has found out which workers are healthy."""
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            while any(row["is_healthy"] != healthy[row["worker"]] for row in await self.listed()):
+                await asyncio.sleep(0.05)
 
     async def send(
         self,
@@ -155,7 +178,7 @@ class RealRouter:
             if arrival not in done:
                 arrival.cancel()
                 answer = flight.response.result() if flight.response.done() else "none"
-                raise AssertionError(f"no worker got it; answer: {answer}\n{self.log()}")
+                raise AssertionError(f"no worker got it; answer: {answer}\n{self.log()[-4000:]}")
             flight.arrivals.append(arrival.result())
         return flight
 

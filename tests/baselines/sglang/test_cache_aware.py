@@ -57,7 +57,7 @@ def test_two_default_sets() -> None:
             router.max_tree_size,
         ]
 
-    assert defaults("cache_aware") == [0.3, 64, 1.5, 120, 67_108_864]
+    assert defaults("cache_aware") == [0.3, 64, 1.5, 60, 67_108_864]
     assert defaults("cache_aware_struct") == [0.5, 32, 1.1, 30, 10_000]
 
 
@@ -122,12 +122,11 @@ def test_imbalance_needs_both_thresholds_strictly() -> None:
     assert spills([400, 441], **struct)
 
 
-def test_down_instances_count_for_balance_but_are_not_chosen() -> None:
+def test_down_instances_neither_count_for_balance_nor_are_chosen() -> None:
     router = started(3)
     assert decide(router, [1], [1, 0, 1]) == 1
-    # 0 of the down instance makes 65 an imbalance.
-    assert decide(router, [1], [0, 65, 64], available=[0, 1, 1]) == 2
-    assert decide(router, [1], [0, 64, 63], available=[0, 1, 1]) == 1
+    assert decide(router, [1], [0, 65, 64], available=[0, 1, 1]) == 1
+    assert decide(router, [1], [99, 65, 0], available=[0, 1, 1]) == 2
 
 
 def test_affinity_follows_a_spill() -> None:
@@ -136,13 +135,22 @@ def test_affinity_follows_a_spill() -> None:
     assert decide(router, [1, 2], [0, 1]) == 1  # now it belongs to 1
 
 
-def test_unavailable_owner_sends_to_the_first_available_without_inserting() -> None:
+def test_an_owner_that_is_down_is_forgotten_and_the_first_available_not_remembered() -> None:
     router = started(3)
     assert decide(router, [1, 2], [1, 1, 0]) == 2
+    assert decide(router, [8], [1, 1, 0]) == 2
     assert decide(router, [1, 2, 3, 4], [5, 9, 0], available=[1, 1, 0]) == 0
-    # Not inserted: the extension is matched up to block 2 only and then belongs to 2.
-    assert decide(router, [1, 2, 3, 4], [0, 0, 9]) == 2
-    assert decide(router, [1, 2, 3, 4, 5], [0, 0, 9]) == 2
+    # Neither that prompt nor any prompt of 2 is known now: all go to the least loaded.
+    assert decide(router, [1, 2, 3, 4], [9, 0, 9]) == 1
+    assert decide(router, [8], [9, 0, 9]) == 1
+
+
+def test_a_forgotten_owner_leaves_its_prefix_to_another_holder() -> None:
+    router = started(3)
+    assert decide(router, [1, 2], [1, 1, 0]) == 2
+    assert decide(router, [1, 2], [70, 0, 70]) == 1  # out of balance: 1 holds it as well
+    assert decide(router, [1, 2], [0, 5, 0], available=[1, 1, 0]) == 0
+    assert decide(router, [1, 2], [0, 5, 0]) == 1
 
 
 def test_eviction_comes_with_the_interval_and_takes_the_oldest_leaf() -> None:
