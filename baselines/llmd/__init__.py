@@ -1,1 +1,5 @@
 """llm-d's endpoint picker."""
+
+from prefixgym.baselines.llmd import affinity, approximate, gie_tree, weighted
+
+__all__ = ["affinity", "approximate", "gie_tree", "weighted"]
