@@ -116,7 +116,7 @@ def match(tree: PrefixTree, e: int, prompt: NDArray[np.int64]) -> tuple[int, int
 @kernel
 def insert(
     tree: PrefixTree, e: int, prompt: NDArray[np.int64], prompt_tokens: int, block_size: int
-) -> tuple[int, int, int]:
+) -> tuple[int, int, int, int]:
     """Put a prompt into the tree, for which `with_room` has to have made room.
 
     Args:
@@ -127,14 +127,14 @@ def insert(
         block_size: tokens in a full block.
 
     Returns:
-        The leading blocks that were there, the node in which the prompt ends, and the upper part of
-        the node that was split, or NONE. Its lower part is the one child that the upper part had.
+        The leading blocks that were there, the node in which the prompt ends, and of the node that
+        was split the lower and the upper part, both NONE if there was none.
     """
     matched, node = match(tree, e, prompt)
-    upper = NONE
+    lower = upper = NONE
     at = tree.nodes[e, node]
     if matched < at["depth"] + at["num_blocks"]:
-        upper = _split(tree, e, prompt, matched, node, block_size)
+        lower, upper = node, _split(tree, e, prompt, matched, node, block_size)
         node = upper
     if matched < len(prompt):
         leaf = _new_node(tree, e)
@@ -154,7 +154,7 @@ def insert(
         row["last"] = entry
         tree.nodes[e, node]["children"] += 1
         node = leaf
-    return matched, node, upper
+    return matched, node, lower, upper
 
 
 @kernel

@@ -1,5 +1,5 @@
 """AIBrix's gateway plug-ins."""
 
-from prefixgym.baselines.aibrix import prefix_cache
+from prefixgym.baselines.aibrix import preble, prefix_cache
 
-__all__ = ["prefix_cache"]
+__all__ = ["preble", "prefix_cache"]

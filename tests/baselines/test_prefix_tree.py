@@ -25,12 +25,12 @@ def path_ids(letters: str) -> list[int]:
 
 def put(
     tree: PrefixTree, letters: str, partial: int = 0
-) -> tuple[PrefixTree, tuple[int, int, int]]:
+) -> tuple[PrefixTree, tuple[int, int, int, int]]:
     tree = with_room(tree, len(letters))
     ids = np.array(path_ids(letters), np.int64)
     tokens = len(letters) * BLOCK - partial
-    matched, node, upper = insert(tree, 0, ids, tokens, BLOCK)
-    return tree, (matched, node, upper)
+    matched, node, lower, upper = insert(tree, 0, ids, tokens, BLOCK)
+    return tree, (matched, node, lower, upper)
 
 
 def find(tree: PrefixTree, letters: str) -> tuple[int, int]:
@@ -39,14 +39,14 @@ def find(tree: PrefixTree, letters: str) -> tuple[int, int]:
 
 
 def test_a_prompt_that_leaves_a_node_in_the_middle_splits_it() -> None:
-    tree, (matched, first, upper) = put(prefix_tree(1), "abcd", partial=30)
-    assert (matched, upper) == (0, NONE)
+    tree, (matched, first, lower, upper) = put(prefix_tree(1), "abcd", partial=30)
+    assert (matched, lower, upper) == (0, NONE, NONE)
     row = tree.nodes[0, first]
     assert (row["parent"], row["tokens"], row["context"], row["depth"]) == (ROOT, 370, 370, 0)
-    assert put(tree, "abcd", partial=30)[1] == (4, first, NONE)
+    assert put(tree, "abcd", partial=30)[1] == (4, first, NONE, NONE)
 
-    tree, (matched, second, upper) = put(tree, "abee")
-    assert matched == 2
+    tree, (matched, second, lower, upper) = put(tree, "abee")
+    assert (matched, lower) == (2, first)
     assert upper not in (NONE, first, second)
     rows = tree.nodes[0]
     assert [rows[k]["tokens"] for k in (upper, first, second)] == [200, 170, 200]
@@ -71,7 +71,7 @@ def test_tree_knows_the_prefixes_of_its_prompts(steps: list[tuple[str, int]]) ->
     tree, prompts = prefix_tree(1, num_blocks=2, num_nodes=2), set[str]()
     for letters, removal in steps:
         known = max((len(p) for p in prefixes(prompts) if letters.startswith(p)), default=0)
-        tree, (matched, node, _) = put(tree, letters)
+        tree, (matched, node, _, _) = put(tree, letters)
         assert matched == known
         prompts.add(letters)
         assert tree.nodes[0, node]["context"] == len(letters) * BLOCK
