@@ -7,6 +7,7 @@ Source: `routers_sglang_vllm_aibrix_llmd.md` §1.1; read in sglang
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from prefixgym.baselines.choosing import candidates, first_least
 from prefixgym.baselines.router import Router, register
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
-from prefixgym.envs.view.history import History, evict, forget, insert, match
+from prefixgym.envs.view.history import History, evict, forget, insert, match, match_among, touch
 from prefixgym.envs.view.view import View
 
 
@@ -56,6 +57,9 @@ class CacheAware(Router):
     source = "SGLang model gateway, cache_aware, CLI defaults, sglang-router 0.3.2 (§1.1)"
     family = "SGLang"
     knows = ("history", "ledger")
+
+    any_holder: ClassVar[bool] = False
+    """Whether step 3 takes the least loaded of those that were sent the prefix, not its owner."""
 
     cache_threshold: float = 0.3
     balance_abs_threshold: int = 64
@@ -101,6 +105,7 @@ class CacheAware(Router):
             self.balance_rel_threshold,
             self.eviction_interval,
             self.max_tree_size / self.chars_per_token,
+            self.any_holder,
             chosen,
         )
         return chosen
@@ -142,6 +147,7 @@ def _cache_aware(
     balance_rel_threshold: float,
     eviction_interval: float,
     most_tokens: float,
+    any_holder: bool,
     chosen: NDArray[np.int64],
 ) -> None:
     picks = np.empty(instances.shape[1], np.int64)
@@ -166,7 +172,20 @@ def _cache_aware(
         in_balance = high - low <= balance_abs_threshold or high <= balance_rel_threshold * low
         known = True
         if in_balance:
-            blocks, owner = match(tree, edges[e], stamps[e], ids[e], slots[e], prompt)
+            if any_holder:
+                blocks, node, owner = match_among(
+                    tree,
+                    edges[e],
+                    stamps[e],
+                    ids[e],
+                    slots[e],
+                    prompt,
+                    loads,
+                    picks,
+                    count,
+                )
+            else:
+                blocks, owner = match(tree, edges[e], stamps[e], ids[e], slots[e], prompt)
             if min(blocks * block_size, prompt_tokens) / prompt_tokens > cache_threshold:
                 choice = picks[0]
                 known = False
@@ -174,7 +193,9 @@ def _cache_aware(
                     if picks[k] == owner:
                         choice = owner
                         known = True
-                if not known:
+                if any_holder:
+                    touch(tree, stamps[e], node, owner)
+                elif not known:
                     forget(tree, edges[e], stamps[e], ids[e], slots[e], tokens[e], owner)
         if known:
             insert(

@@ -1,6 +1,7 @@
 """vLLM: the production stack's router and vllm-project/router."""
 
 from prefixgym.baselines.vllm import (
+    cache_aware,
     consistent_hash,
     kvaware,
     loadaware,
@@ -11,6 +12,7 @@ from prefixgym.baselines.vllm import (
 )
 
 __all__ = [
+    "cache_aware",
     "consistent_hash",
     "kvaware",
     "loadaware",

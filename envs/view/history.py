@@ -178,6 +178,27 @@ def _shared(
 
 
 @kernel
+def _longest(
+    edges: NDArray[np.void],
+    ids: NDArray[np.int64],
+    slots: NDArray[np.int32],
+    prompt: NDArray[np.int64],
+) -> tuple[int, int]:
+    """How many leading blocks of `prompt` are in the tree, and the edge that the last one is on."""
+    node, depth = NO_NODE, 0
+    while depth < len(prompt):
+        child = slots[_slot(edges, ids, slots, prompt[depth])]
+        if child == NO_NODE:
+            break
+        node = child
+        shared = _shared(edges, ids, node, prompt, depth)
+        depth += shared
+        if shared < edges[node]["num_ids"]:
+            break
+    return depth, node
+
+
+@kernel
 def match(
     tree: NDArray[np.void],
     edges: NDArray[np.void],
@@ -200,16 +221,7 @@ def match(
         The number of matched blocks, and the owner of the last edge that they reach, wholly or in
         part; the owner is NO_NODE if nothing matches.
     """
-    node, depth = NO_NODE, 0
-    while depth < len(prompt):
-        child = slots[_slot(edges, ids, slots, prompt[depth])]
-        if child == NO_NODE:
-            break
-        node = child
-        shared = _shared(edges, ids, node, prompt, depth)
-        depth += shared
-        if shared < edges[node]["num_ids"]:
-            break
+    depth, node = _longest(edges, ids, slots, prompt)
     stamp = tree[0]["counter"]
     tree[0]["counter"] += 1
     if node == NO_NODE:
@@ -223,6 +235,55 @@ def match(
     if stamp % _STAMPED_MATCHES == 0:
         stamps[node, owner] = stamp
     return depth, owner
+
+
+@kernel
+def match_among(
+    tree: NDArray[np.void],
+    edges: NDArray[np.void],
+    stamps: NDArray[np.int32],
+    ids: NDArray[np.int64],
+    slots: NDArray[np.int32],
+    prompt: NDArray[np.int64],
+    loads: NDArray[np.float64],
+    picks: NDArray[np.int64],
+    count: int,
+) -> tuple[int, int, int]:
+    """The longest prefix of `prompt` that one of the `count` tenants in `picks` was sent.
+
+    The first arguments are those of `match`.
+
+    Returns:
+        The number of matched blocks, the edge that they reach, and the tenant in `picks` that was
+        sent them; of several the one with the least of `loads` [N], the first of equals. Both are
+        NO_NODE if nothing matches. `touch` marks the edge as used.
+    """
+    depth, node = _longest(edges, ids, slots, prompt)
+    tree[0]["counter"] += 1
+    while node != NO_NODE:
+        best = NO_NODE
+        for k in range(count):
+            tenant = picks[k]
+            if stamps[node, tenant] != _ABSENT and (best == NO_NODE or loads[tenant] < loads[best]):
+                best = tenant
+        if best != NO_NODE:
+            return depth, node, best
+        # Whoever has an edge has its parent, so the next to try is the parent.
+        node = edges[node]["parent"]
+        depth = 0
+        above = node
+        while above != NO_NODE:
+            depth += edges[above]["num_ids"]
+            above = edges[above]["parent"]
+    return 0, NO_NODE, NO_NODE
+
+
+@kernel
+def touch(tree: NDArray[np.void], stamps: NDArray[np.int32], node: int, tenant: int) -> None:
+    """Stamp the edge that `match_among` found just before, as sparingly as `match` does."""
+    stamp = tree[0]["counter"] - 1
+    if stamp % _STAMPED_MATCHES == 0:
+        stamps[node, tenant] = stamp
 
 
 @kernel
