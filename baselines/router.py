@@ -43,6 +43,8 @@ class Router:
     """Which project or group of routers it belongs to."""
     knows: ClassVar[tuple[Source, ...]] = ()
     """What it decides by."""
+    may_reject: ClassVar[bool] = False
+    """Whether it may decide N, the number of instances: turn the request away."""
 
     def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
         """Forget everything; `seeds` has one seed for each environment of the coming batch."""

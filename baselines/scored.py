@@ -26,7 +26,7 @@ _TIES: dict[Ties, int] = {"first": _FIRST, "last": _LAST, "random": _RANDOM}
 class ScoredRouter(Router):
     """Takes the available instance with the least score; equals as `ties` says.
 
-    A subclass overrides `scores`, and `reset` and `commit` if it remembers anything.
+    A subclass overrides `scores`, and `reset`, `hear` and `commit` if it remembers anything.
     """
 
     ties: ClassVar[Ties] = "random"
@@ -35,6 +35,9 @@ class ScoredRouter(Router):
     def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
         """One random stream for each environment."""
         self._keys = router_keys(seeds)
+
+    def hear(self, view: View) -> None:
+        """Take in `view.events`: called once at every decision, before `scores`."""
 
     def scores(self, view: View) -> NDArray[np.float64]:
         """What speaks against each instance, [E, N]: the least is best, inf rules it out.
@@ -48,6 +51,7 @@ class ScoredRouter(Router):
 
     def route(self, view: View) -> NDArray[np.int64]:
         """The available instance with the least score."""
+        self.hear(view)
         chosen = np.empty(view.num_envs, np.int64)
         _choose(
             self.scores(view), view.requests, view.instances, self._keys, _TIES[self.ties], chosen

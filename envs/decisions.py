@@ -1,8 +1,8 @@
 """From decision to decision: the course of one environment, and of ranges of environments.
 
 Everything up to the next arrival happens, in order of time over all instances; the view presents
-the request that arrived; once routed, it is booked and joins its instance's queue. After the last
-request the cluster drains.
+the request that arrived; once routed, it is booked and joins its instance's queue, or the router's
+own queue if that is told to hold it back. After the last request the cluster drains.
 """
 
 from typing import NamedTuple
@@ -36,18 +36,30 @@ from prefixgym.envs.jit import Record, borrowed, kernel
 from prefixgym.envs.lent import Lent
 from prefixgym.envs.view import arrays as view_arrays
 from prefixgym.envs.view.decision import booked_prefill, present_request, reset_view
-from prefixgym.envs.view.ledger import book, note_end, note_first_token
+from prefixgym.envs.view.ledger import book, hear, note_end, note_first_token
+from prefixgym.envs.view.queues import (
+    departure,
+    first_departure,
+    hold_back,
+    join_batch,
+    leaves_at_once,
+    let_go,
+    open_batch,
+)
 from prefixgym.envs.view.reports import first_publication, publish_until
+from prefixgym.envs.view.view import DISPATCHED, STARTED
 from prefixgym.envs.workload.tape import NO_ROW
 
 EPISODE = np.dtype(
     [
         ("now", np.int64),  # ticks: arrival of the current request
         ("next_publication", np.int64),  # ticks
+        ("next_departure", np.int64),  # ticks: of what the router holds back
         ("num_requests", np.int32),  # rows of the tape
         ("cursor", np.int32),  # first root of the tape that has not arrived
         ("row", np.int32),  # current request, NO_ROW when all have been routed
         ("num_pending", np.int32),  # follow-ups whose arrival is known
+        ("num_held", np.int32),  # requests that the router holds back
         ("num_ids", np.int32),  # block ids of the current request in the view
         ("instant_follow_ups", np.int32),  # 1 if some follow-up of the tape has no think time
         ("more", np.int32),  # 1 if further rows are to be loaded once the last root is current
@@ -196,21 +208,35 @@ def _note_promise(s: SimulationArrays, e: int, q: int) -> None:
 
 @kernel
 def _take_events(s: SimulationArrays, e: int) -> None:
-    """What clients have just seen reaches the router's ledger."""
-    environment = s.cluster.environments[e]
+    """What has just happened to requests, all at one time, reaches the router; ends are judged."""
+    environment, episode = s.cluster.environments[e], s.episodes[e]
     for k in range(environment.num_events):
         event = s.cluster.events[e, k]
-        flight = s.cluster.flights[e, event.flight]
-        if not s.episodes[e].unseen:
-            if event.kind == state.FIRST_TOKEN:
-                note_first_token(s.knowledge, e, flight.instance, event.flight)
-                if keeps_promises(s.credit):
-                    _note_promise(s, e, event.flight)
-            else:
-                note_end(s.knowledge, e, flight.instance, event.flight, flight.prompt_tokens)
+        if not episode.unseen:
+            _tell_router(s, e, event)
         if event.kind == state.END:
             _resolve(s, e, event.flight)
     environment.num_events = 0
+    if episode.num_held > 0:  # a first token may have made room for a batch
+        now = s.cluster.events[e, 0].time
+        episode.next_departure = max(now, first_departure(s.knowledge, e))
+
+
+@kernel
+def _tell_router(s: SimulationArrays, e: int, event: Record) -> None:
+    """Responses reach the router at once, the start of a request with the next poll."""
+    v, q = s.knowledge, event.flight
+    flight = s.cluster.flights[e, q]
+    if event.kind == state.FIRST_TOKEN:
+        note_first_token(v, e, flight.instance, q, event.time)
+        if keeps_promises(s.credit):
+            _note_promise(s, e, q)
+    elif event.kind == state.END:
+        note_end(v, e, flight.instance, q, flight.prompt_tokens, event.time)
+    elif v.intervals[0].poll > 0:
+        v.bookings[e, q].started = 1
+    else:
+        hear(v, e, flight.instance, q, STARTED, event.time)
 
 
 @kernel
@@ -230,25 +256,39 @@ def _expand_ids(s: SimulationArrays, e: int, row: int, count: int, ids: NDArray[
 def _run_until_arrival(s: SimulationArrays, e: int) -> int:
     """Let everything up to the next arrival happen; ticks of that arrival, NEVER if none comes."""
     c, v, episode = s.cluster, s.knowledge, s.episodes[e]
-    time = _next_arrival(s, e)
+    time, now = _next_arrival(s, e), episode.now
     while True:
+        if c.environments[e].num_events > 0:
+            _take_events(s, e)
+            time = _next_arrival(s, e)
         i = next_due(c, e)
         due = c.status[e, i].due
+        departing = episode.next_departure
+        # Nothing else would ever happen: no order stands against leaving.
+        is_stuck = due == state.NEVER_DUE and min(time, departing) == NEVER and episode.num_held > 0
+        if is_stuck or (departing <= time and departing < NEVER and due > 2 * departing):
+            if is_stuck:
+                departing = now
+            elif episode.next_publication <= departing:
+                publish_until(c, v, e, departing)
+                episode.next_publication = first_publication(v, e)
+            now = departing
+            _depart(s, e, now, is_stuck)
+            continue
         if due > 2 * time or due == state.NEVER_DUE:
             break
         if 2 * episode.next_publication < due:
             publish_until(c, v, e, (due - 1) // 2)
             episode.next_publication = first_publication(v, e)
+        now = due // 2
         process_event(c, e, i)
-        if c.environments[e].num_events > 0:
-            _take_events(s, e)
-            time = _next_arrival(s, e)
         due = c.status[e, i].due
         # Nothing can come between the end of a step and the next one, except a request that follows
         # at once on another that ends elsewhere at this very instant.
         if (
             c.status[e, i].mode == state.READY
-            and due < 2 * min(time, episode.next_publication)
+            and c.environments[e].num_events == 0
+            and due < 2 * min(time, episode.next_publication, episode.next_departure)
             and not episode.instant_follow_ups
         ):
             process_event(c, e, i)
@@ -294,6 +334,7 @@ def _advance(s: SimulationArrays, e: int) -> None:
     shown.slo_ttft = _ttft_objective(s, e, row) / TICKS_PER_SECOND
     shown.slo_tpot = s.objectives[e, request.slo_class].tpot / TICKS_PER_SECOND
     shown.index = episode.decisions
+    shown.slot = s.cluster.environments[e].free_flight
     present_request(s.cluster, s.knowledge, e)
 
 
@@ -328,21 +369,52 @@ def _turn_away(s: SimulationArrays, e: int) -> None:
 
 @kernel
 def _dispatch(s: SimulationArrays, e: int, i: int) -> None:
-    """The current request goes to instance i."""
+    """The current request is routed to instance i."""
     c, v, episode = s.cluster, s.knowledge, s.episodes[e]
     q = _take_off(s, e)
-    request = s.tapes[e, episode.row]
+    request, flight = s.tapes[e, episode.row], c.flights[e, q]
     _expand_ids(s, e, episode.row, request.cacheable_blocks, c.flight_blocks[e, q])
+    flight.instance = i
+    flight.expected = request.prompt_tokens
     if not episode.unseen:
         new_tokens = request.prompt_tokens - v.instances[e, i].hit_tokens
+        flight.expected = new_tokens
         prefill = booked_prefill(c, v, e, i)
         if keeps_promises(s.credit):
             ttft = v.sources[e, i].backlog + prefill + s.frontend[0]
             promise = predicted_promise(ttft, _ttft_objective(s, e, episode.row))
             change_promise(s.credit, e, q, promise)
         book(v, e, i, q, new_tokens, prefill)
-    enqueue(c, e, i, q, episode.now)
-    _take_events(s, e)
+        if episode.num_held > 0 or not leaves_at_once(v, e, i, episode.now):
+            hold_back(c, v, e, i, q)
+            episode.num_held += 1
+            return
+    _leave(s, e, i, q, episode.now)
+
+
+@kernel
+def _leave(s: SimulationArrays, e: int, i: int, q: int, time: int) -> None:
+    """Flight q leaves the router for instance i."""
+    if not s.episodes[e].unseen:
+        hear(s.knowledge, e, i, q, DISPATCHED, time)
+    enqueue(s.cluster, e, i, q, time)
+
+
+@kernel
+def _depart(s: SimulationArrays, e: int, time: int, everything: bool) -> None:
+    """Of what the router holds back, everything leaves, or what may leave at tick `time`."""
+    v, episode = s.knowledge, s.episodes[e]
+    for i in range(v.instances.shape[1]):
+        while departure(v, e, i) <= time or (everything and v.instances[e, i].held > 0):
+            members, batch = v.instances[e, i].held, open_batch(v, e, i)
+            if v.holds[e, i].size > 0:
+                members = min(members, v.holds[e, i].size)
+            for _ in range(members):
+                q = let_go(s.cluster, v, e, i)
+                episode.num_held -= 1
+                join_batch(v, e, i, q, batch)
+                _leave(s, e, i, q, time)
+    episode.next_departure = first_departure(v, e)
 
 
 @kernel
@@ -351,13 +423,17 @@ def step_environment(s: SimulationArrays, e: int, action: int) -> None:
 
     `action` is an instance, or their number N to reject the request.
     """
-    s.episodes[e].good = 0
+    episode = s.episodes[e]
+    episode.good = 0
+    s.knowledge.num_events[e] = 0
     open_account(s.credit, e)
     if action == s.cluster.status.shape[1]:
         _turn_away(s, e)
     else:
         _dispatch(s, e, action)
-    s.episodes[e].decisions += 1
+    if episode.num_held > 0:  # the decision may have come with other orders
+        episode.next_departure = max(episode.now, first_departure(s.knowledge, e))
+    episode.decisions += 1
     _advance(s, e)
 
 
@@ -369,6 +445,8 @@ def reset_environment(s: SimulationArrays, e: int) -> None:
     episode.cursor = 0
     episode.row = NO_ROW
     episode.num_pending = 0
+    episode.num_held = 0
+    episode.next_departure = NEVER
     episode.decisions = 0
     episode.ended = 0
     episode.good = 0

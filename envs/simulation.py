@@ -263,6 +263,9 @@ class Simulation:
                 knowledge=view_arrays.grow(arrays.knowledge, flights, blocks),
                 credit=credit_arrays.grow(arrays.credit, flights),
             )
+            # The free list may start elsewhere now.
+            free = self.arrays.cluster.environments["free_flight"]
+            self.arrays.knowledge.requests["slot"] = free
 
     # --- decisions ---
 
@@ -309,8 +312,7 @@ class Simulation:
     @property
     def view(self) -> View:
         """The current decision of every environment; overwritten by the next step."""
-        view = self.arrays.knowledge
-        return View(self.cluster, view.requests, view.block_ids, view.instances)
+        return view_arrays.show(self.cluster, self.arrays.knowledge)
 
     @property
     def done(self) -> NDArray[np.bool_]:

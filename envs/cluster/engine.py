@@ -43,6 +43,7 @@ from prefixgym.envs.cluster.state import (
     NEVER_DUE,
     NONE,
     READY,
+    STARTED,
     ClusterArrays,
     settings_row,
 )
@@ -136,6 +137,8 @@ def _preempt_last(c: ClusterArrays, e: int, i: int) -> None:
     if instance.waiting_tail == NONE:
         instance.waiting_tail = q
     status.waiting += 1
+    flight.expected = flight.target
+    status.waiting_tokens += flight.expected
     instance.preemptions += 1
 
 
@@ -185,7 +188,7 @@ def _keep_running(c: ClusterArrays, e: int, i: int) -> bool:
 
 
 @kernel
-def _admit(c: ClusterArrays, e: int, i: int, budget: int) -> int:
+def _admit(c: ClusterArrays, e: int, i: int, budget: int, time: int) -> int:
     """Admit the first waiting request if blocks allow: the tokens it takes, 0 if it stays."""
     status, instance, slots = c.status[e, i], c.instances[e, i], c.slots[e, i]
     block_size = tokens_per_block(c)
@@ -219,11 +222,13 @@ def _admit(c: ClusterArrays, e: int, i: int, budget: int) -> int:
     publish_blocks(c, e, i, q, total // block_size)
     if flight.hit_tokens == NONE:
         flight.hit_tokens = hits * block_size
+        _emit(c, e, q, STARTED, time)
     flight.computed = hits * block_size
     instance.waiting_head = flight.next
     if instance.waiting_head == NONE:
         instance.waiting_tail = NONE
     status.waiting -= 1
+    status.waiting_tokens -= flight.expected
     entry = c.running[e, i, status.running]
     entry.flight = q
     entry.chunk = chunk
@@ -243,16 +248,18 @@ def _start_step(c: ClusterArrays, e: int, i: int, time: int) -> None:
         for b in range(instance.decoding, status.running):
             budget -= c.running[e, i, b].chunk
         while status.waiting > 0 and budget > 0 and status.running < limits.max_sequences:
-            taken = _admit(c, e, i, budget)
+            taken = _admit(c, e, i, budget, time)
             if taken == 0:
                 break
             budget -= taken
     first = instance.decoding
-    prefill, work = 0, 0.0
+    prefill, left, work = 0, 0, 0.0
     for b in range(first, status.running):
-        chunk = c.running[e, i, b].chunk
+        chunk, flight = c.running[e, i, b].chunk, c.flights[e, c.running[e, i, b].flight]
         prefill += chunk
-        work += chunk * (c.flights[e, c.running[e, i, b].flight].computed + chunk / 2)
+        left += flight.target - flight.computed
+        work += chunk * (flight.computed + chunk / 2)
+    status.prefilling_tokens = left
     # A decoding request attends to its computed tokens and to the one that it computes now.
     context = instance.context + first
     if prefill > 0:
@@ -261,6 +268,8 @@ def _start_step(c: ClusterArrays, e: int, i: int, time: int) -> None:
         instance.leap_steps = 1
         instance.busy_ticks += ticks
         status.due = 2 * (time + ticks)
+        status.throughput = first / ticks
+        instance.rated = NONE
         instance.prefilled_tokens += prefill
     elif first > 0:
         status.mode = DECODE_LEAP
@@ -274,8 +283,13 @@ def _start_step(c: ClusterArrays, e: int, i: int, time: int) -> None:
             longest_decode_leap(cost, first, context),
         )
         status.due = 2 * (time + _leap_ticks(c, e, i, instance.leap_steps))
+        if instance.rated != first:
+            status.throughput = first / _leap_ticks(c, e, i, 1)
+            instance.rated = first
     else:
         status.mode = IDLE
+        status.throughput = 0.0
+        instance.rated = NONE
         status.due = NEVER_DUE
 
 
@@ -334,6 +348,7 @@ def _end_steps(c: ClusterArrays, e: int, i: int, time: int) -> None:
             q, chunk = c.running[e, i, b].flight, c.running[e, i, b].chunk
             flight = c.flights[e, q]
             flight.computed += chunk
+            status.prefilling_tokens -= chunk
             if flight.computed < flight.target:
                 _move_entry(c, e, i, b, kept)
                 kept += 1
@@ -420,6 +435,7 @@ def return_flight(c: ClusterArrays, e: int, q: int) -> None:
 @kernel
 def enqueue(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
     """Flight q (arrival, lengths, blocks and row are set) joins the queue of instance i at `time`.
+    `expected` is what the router thinks that the instance will have to compute.
 
     A request that could never fit into the instance's memory is rejected at once.
     """
@@ -451,6 +467,7 @@ def enqueue(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
         c.flights[e, instance.waiting_tail].next = q
     instance.waiting_tail = q
     status.waiting += 1
+    status.waiting_tokens += flight.expected
     if status.mode == IDLE:
         status.mode = READY
         status.due = 2 * time + 1
@@ -470,7 +487,11 @@ def reset_cluster(c: ClusterArrays, e: int) -> None:
         status.waiting = 0
         status.free_blocks = num_blocks
         status.mode = IDLE
+        status.waiting_tokens = 0
+        status.prefilling_tokens = 0
+        status.throughput = 0.0
         instance.context = 0
+        instance.rated = NONE
         instance.steps = 0
         instance.next_step = _NO_STEP
         instance.leap_steps = 0

@@ -33,6 +33,9 @@ STATUS = np.dtype(
         ("waiting", np.int32),  # requests queued for admission
         ("free_blocks", np.int32),  # blocks that no running request uses; cached or not
         ("mode", np.int32),
+        ("waiting_tokens", np.int32),  # Σ `expected` of requests queued for admission
+        ("prefilling_tokens", np.int32),  # still to compute of prompts in the batch
+        ("throughput", np.float32),  # output tokens per tick, see `rated`
     ],
     align=True,
 )
@@ -51,6 +54,9 @@ INSTANCE = np.dtype(
         ),  # value of `steps` at which a decoding request ends or needs a block
         ("leap_steps", np.int64),  # steps until the next event
         ("decoding", np.int32),  # running[:decoding] decode, running[decoding:] prefill
+        # Decoding requests for which `throughput` was found, at the first step that had so many;
+        # NONE after a step with prefill, whose own it is.
+        ("rated", np.int32),
         ("waiting_head", np.int32),  # flights, linked by FLIGHT.next
         ("waiting_tail", np.int32),
         ("lru_head", np.int32),  # slots without users, linked; the head is evicted first
@@ -113,6 +119,7 @@ FLIGHT = np.dtype(
         ("generated", np.int32),  # output tokens so far; brought up to date when decoding stops
         ("computed", np.int32),  # tokens whose KV exists; as of `since_step` while decoding
         ("target", np.int32),  # tokens to compute before the next output token (prefill)
+        ("expected", np.int32),  # tokens to compute, as far as was known when it was queued
         ("hit_tokens", np.int32),  # cached tokens found at first admission
         ("num_slots", np.int32),
         ("published", np.int32),  # leading blocks already offered to the cache
@@ -137,10 +144,10 @@ ENVIRONMENT = np.dtype(
     align=True,
 )
 
-FIRST_TOKEN, END = range(2)
+STARTED, FIRST_TOKEN, END = range(3)
 
 EVENT = np.dtype([("time", np.int64), ("flight", np.int32), ("kind", np.int32)], align=True)
-"""What a client of the cluster sees of a request: its first token, its end."""
+"""What happens to a request: first admission to the batch, first token, end."""
 
 LIMITS = np.dtype(
     [

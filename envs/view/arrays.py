@@ -6,12 +6,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.clock import to_ticks
+from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.memory import widened, zeros_together
 from prefixgym.envs.view.knowledge import Knowledge
-from prefixgym.envs.view.view import INSTANCE_VIEW, REQUEST_VIEW
+from prefixgym.envs.view.view import (
+    EVENT_VIEW,
+    HOLD,
+    INSTANCE_VIEW,
+    MOST_BATCHES,
+    REQUEST_VIEW,
+    View,
+)
 
-BOOKING = np.dtype([("ticks", np.int64), ("tokens", np.int32), ("open", np.int32)], align=True)
-"""What the ledger booked for a flight's prefill; `open` until its first token."""
+BOOKING = np.dtype(
+    [
+        ("ticks", np.int64),
+        ("tokens", np.int32),
+        ("open", np.int32),  # 1 until its first token
+        ("started", np.int32),  # 1 if it is in a batch and no poll has told so yet
+        ("batch", np.int32),  # its batch's place in `batches`, NONE if that is not counted
+    ],
+    align=True,
+)
+"""What the ledger booked for a flight's prefill, and what it has heard of it."""
+
+QUEUE = np.dtype(
+    [
+        ("head", np.int32),  # flights held, linked by FLIGHT.next
+        ("tail", np.int32),
+    ],
+    align=True,
+)
+"""The router's own queue for an instance."""
 
 SOURCE = np.dtype(
     [
@@ -35,6 +61,11 @@ class ViewArrays(NamedTuple):
     sources: NDArray[np.void]  # SOURCE [E, N]
     bookings: NDArray[np.void]  # BOOKING [E, Q]
     depths: NDArray[np.int64]  # [E, N]: scratch of the index
+    events: NDArray[np.void]  # EVENT_VIEW [E, 4 Q]
+    num_events: NDArray[np.int64]  # [E]
+    holds: NDArray[np.void]  # HOLD [E, N]
+    queues: NDArray[np.void]  # QUEUE [E, N]
+    batches: NDArray[np.int32]  # [E, N, MOST_BATCHES]: members of a batch without a first token
 
 
 def allocate(
@@ -52,14 +83,37 @@ def allocate(
             "depths": ((num_envs, num_instances), np.int64),
             "block_ids": ((num_envs, num_blocks), np.int64),
             "bookings": ((num_envs, num_flights), BOOKING),
+            "events": ((num_envs, 4 * num_flights), EVENT_VIEW),
+            "num_events": ((num_envs,), np.int64),
+            "holds": ((num_envs, num_instances), HOLD),
+            "queues": ((num_envs, num_instances), QUEUE),
+            "batches": ((num_envs, num_instances, MOST_BATCHES), np.int32),
         }
     )
     arrays["block_ids"][:] = -1
     return ViewArrays(intervals=intervals, **arrays)
 
 
+def show(cluster: ClusterSpec, arrays: ViewArrays) -> View:
+    """What a router gets to see of `arrays`."""
+    return View(
+        cluster,
+        arrays.requests,
+        arrays.block_ids,
+        arrays.instances,
+        arrays.events,
+        arrays.num_events,
+        arrays.holds,
+        num_slots=arrays.bookings.shape[1],
+    )
+
+
 def grow(arrays: ViewArrays, num_flights: int, num_blocks: int) -> ViewArrays:
     """The same state with room for more flights, or for longer prompts."""
     block_ids = np.full((len(arrays.block_ids), num_blocks), -1, np.int64)
     block_ids[:, : arrays.block_ids.shape[1]] = arrays.block_ids
-    return arrays._replace(bookings=widened(arrays.bookings, num_flights), block_ids=block_ids)
+    return arrays._replace(
+        bookings=widened(arrays.bookings, num_flights),
+        events=widened(arrays.events, 4 * num_flights),
+        block_ids=block_ids,
+    )

@@ -6,6 +6,7 @@ from prefixgym.envs.cluster.state import ClusterArrays, settings_row
 from prefixgym.envs.cluster.step_time import prefill_ticks
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.view.arrays import ViewArrays
+from prefixgym.envs.view.queues import reset_queues
 from prefixgym.envs.view.reports import poll, reset_reports
 
 
@@ -51,7 +52,12 @@ def reset_view(c: ClusterArrays, v: ViewArrays, e: int) -> None:
         row.waiting = 0
         row.running = 0
         row.kv_usage = 0.0
+        row.waiting_tokens = 0
+        row.prefilling_tokens = 0
+        row.throughput = 0.0
+    v.num_events[e] = 0
     v.requests[e].index = 0
     v.requests[e].time = 0.0
     v.requests[e].gap = 0.0
     reset_reports(v, e)
+    reset_queues(v, e)

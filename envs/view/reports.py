@@ -1,10 +1,12 @@
 """What instances tell the router, and when: cache reports and telemetry polls."""
 
-from prefixgym.envs.clock import NEVER
+from prefixgym.envs.clock import NEVER, TICKS_PER_SECOND
 from prefixgym.envs.cluster.block_index import report_changes
 from prefixgym.envs.cluster.state import ClusterArrays, settings_row
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.view.arrays import ViewArrays
+from prefixgym.envs.view.ledger import hear
+from prefixgym.envs.view.view import STARTED
 
 
 @kernel
@@ -26,6 +28,7 @@ def publish_until(c: ClusterArrays, v: ViewArrays, e: int, time: int) -> None:
             source.next_report = _next_turn(source.next_report, v.intervals[0].report, time)
         if source.next_poll <= time:
             poll(c, v, e, i)
+            _tell_started(c, v, e, i, source.next_poll)
             source.next_poll = _next_turn(source.next_poll, v.intervals[0].poll, time)
 
 
@@ -45,6 +48,19 @@ def poll(c: ClusterArrays, v: ViewArrays, e: int, i: int) -> None:
     row.waiting = status.waiting
     row.running = status.running
     row.kv_usage = 1.0 - status.free_blocks / num_blocks
+    row.waiting_tokens = status.waiting_tokens
+    row.prefilling_tokens = status.prefilling_tokens
+    row.throughput = status.throughput * TICKS_PER_SECOND
+
+
+@kernel
+def _tell_started(c: ClusterArrays, v: ViewArrays, e: int, i: int, time: int) -> None:
+    """A poll at tick `time` finds requests in the batch that were not there at the last one."""
+    for b in range(c.status[e, i].running):
+        q = c.running[e, i, b].flight
+        if v.bookings[e, q].started:
+            v.bookings[e, q].started = 0
+            hear(v, e, i, q, STARTED, time)
 
 
 @kernel

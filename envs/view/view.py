@@ -22,6 +22,7 @@ REQUEST_VIEW = np.dtype(
         ("slo_ttft", np.float64),  # s, this request's objective
         ("slo_tpot", np.float64),  # s per token
         ("index", np.int64),  # decision number within the episode, from 0
+        ("slot", np.int64),  # its number in `View.events` while in flight; reused after its end
     ],
     align=True,
 )
@@ -45,9 +46,49 @@ INSTANCE_VIEW = np.dtype(
         ("waiting", np.int64),  # requests queued in the engine
         ("running", np.int64),  # requests in the engine's batch
         ("kv_usage", np.float64),  # share of blocks in use by running requests, 0..1
+        ("waiting_tokens", np.int64),  # prompt tokens to compute, as booked, of those waiting
+        ("prefilling_tokens", np.int64),  # prompt tokens still to compute of those running
+        # output tokens/s when so many decoded first, or of a step with prefill; 0 when idle
+        ("throughput", np.float64),
+        # the router's own queue, see HOLD
+        ("held", np.int64),  # requests held back for this instance
+        ("held_since", np.float64),  # s, when the first of them was routed; 0 if there is none
     ],
     align=True,
 )
+
+DISPATCHED, STARTED, FIRST_TOKEN, ENDED = range(4)
+"""What a router hears of a request that it routed: it left the router (at once, unless it was
+held), the engine admitted it into its batch (telemetry, so known at the next poll, and never if it
+ended before), it has answered, it is over."""
+
+EVENT_VIEW = np.dtype(
+    [
+        ("time", np.float64),  # s, when the router heard of it
+        ("slot", np.int32),  # `slot` of the request when it was routed
+        ("instance", np.int32),
+        ("kind", np.int32),  # DISPATCHED, STARTED, FIRST_TOKEN or ENDED
+    ],
+    align=True,
+)
+
+HOLD = np.dtype(
+    [
+        ("release", np.float64),  # s: what was routed there leaves at this time, at once if past
+        ("size", np.int32),  # most requests that leave together as one batch; 0: any number
+        ("most_batches", np.int32),  # batches without all first tokens there at once; 0: any number
+    ],
+    align=True,
+)
+"""A router's orders for what it routes to one instance: hold it back, let it leave in batches.
+
+Requests leave in the order of their routing. Orders stand until the router changes them, and apply
+to all that is held. Orders that would hold a request for ever are void when nothing else can
+happen any more.
+"""
+
+MOST_BATCHES = 16
+"""Largest `most_batches`."""
 
 
 @dataclass
@@ -60,6 +101,12 @@ class View:
         block_ids: prefix ids of the prompt's blocks, int64 [E, B]; row e holds
             `requests["num_blocks"][e]` ids, the rest is -1. The last block may be partial.
         instances: INSTANCE_VIEW records, shape [E, N].
+        events: EVENT_VIEW records, shape [E, K]: what the router heard since the last decision, in
+            order of time, in the first `num_events` places of a row.
+        num_events: int64 [E].
+        holds: HOLD records, shape [E, N]; the one thing here that a router may write. Zeros at an
+            episode's start: nothing is held.
+        num_slots: requests have slots 0 … num_slots - 1; may grow, never shrinks.
 
     The arrays are overwritten by the next decision; copy what must last.
     """
@@ -68,6 +115,10 @@ class View:
     requests: NDArray[np.void]
     block_ids: NDArray[np.int64]
     instances: NDArray[np.void]
+    events: NDArray[np.void]
+    num_events: NDArray[np.int64]
+    holds: NDArray[np.void]
+    num_slots: int
 
     @property
     def num_envs(self) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_views import view_of
 from numpy.typing import NDArray
 
 import prefixgym.baselines  # noqa: F401  (fills the registry)
@@ -48,7 +49,7 @@ def random_views(num_envs: int, num_instances: int, seed: int, up: float) -> lis
             path = np.cumsum((letters + 1) * 3 ** np.arange(len(letters)))
             block_ids[e, : len(letters)] = path
             tokens = max(1, len(letters) * BLOCK - int(rng.integers(0, BLOCK)))
-            requests[e] = (times[e], 0, tokens, len(letters), rng.integers(9), 0, 0.5, 1, index)
+            requests[e] = (times[e], 0, tokens, len(letters), rng.integers(9), 0, 0.5, 1, index, 0)
             rows = instances[e]
             for column in ("requests", "waiting", "running"):
                 rows[column] = rng.integers(0, 8, num_instances)
@@ -57,7 +58,7 @@ def random_views(num_envs: int, num_instances: int, seed: int, up: float) -> lis
             rows["hit_tokens"] = rng.integers(0, tokens, num_instances)
             rows["hit_tokens"] *= rng.random(num_instances) < 0.5
             rows["available"] = rng.random(num_instances) < up
-        views.append(View(cluster_of(num_instances), requests, block_ids, instances))
+        views.append(view_of(cluster_of(num_instances), requests, block_ids, instances))
     return views
 
 
@@ -90,7 +91,7 @@ def test_environments_are_independent_choices_are_allowed_and_repeat(
     for e in range(num_envs):
         row = slice(e, e + 1)
         alone = [
-            View(v.cluster, v.requests[row], v.block_ids[row], v.instances[row]) for v in views
+            view_of(v.cluster, v.requests[row], v.block_ids[row], v.instances[row]) for v in views
         ]
         assert play(router, alone, seeds[row])[:, 0].tolist() == together[:, e].tolist()
     assert (play(router, views, seeds) == together).all()

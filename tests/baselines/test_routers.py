@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_views import cluster_of, decide, one_view, router_for
+from made_views import cluster_of, decide, one_view, router_for, view_of
 
 from prefixgym.baselines.choosing import draw
 from prefixgym.baselines.router import Router, make_router, router_keys
@@ -42,7 +42,7 @@ def test_plan_is_what_route_would_choose(name: str) -> None:
     assert plan is not None
     for k in range(300):
         view = one_view(5, request={"index": k})
-        both = View(
+        both = view_of(
             view.cluster,
             np.repeat(view.requests, 2),
             np.repeat(view.block_ids, 2, axis=0),

@@ -13,6 +13,7 @@ from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.view.knowledge import Knowledge
+from prefixgym.envs.view.view import HOLD
 from prefixgym.envs.workload.tape import NO_ROW, RUN, Tape, root_requests
 from prefixgym.envs.workload.validate import validate
 
@@ -59,6 +60,18 @@ class Case:
     knowledge: Knowledge
     tapes: tuple[Tape, ...]
     actions: NDArray[np.int64]  # [tapes, most requests of a tape]
+    # HOLD [tapes, most requests of a tape, N], `release` counted from the decision; None: no orders
+    orders: NDArray[np.void] | None = None
+
+    def step(self, simulation: Simulation, first: int = 0) -> None:
+        """The next decisions of tapes `first` and following, with their orders."""
+        last = first + simulation.num_envs
+        k = simulation.arrays.episodes["decisions"].clip(max=self.actions.shape[1] - 1)
+        if self.orders is not None:
+            view = simulation.view
+            view.holds[:] = self.orders[range(first, last), k]
+            view.holds["release"] += view.requests["time"][:, None]
+        simulation.step(self.actions[range(first, last), k])
 
     def simulation(
         self,
@@ -189,8 +202,13 @@ def random_instance(rng: np.random.Generator, most_blocks: int, whole_ms: bool) 
 
 
 @st.composite
-def cases(draw: st.DrawFn, num_tapes: int = 1, most_requests: int = 60) -> Case:
-    """Sizes are drawn, and shrink; the details follow from a seed, so that cases differ widely."""
+def cases(
+    draw: st.DrawFn, num_tapes: int = 1, most_requests: int = 60, *, holding: bool = False
+) -> Case:
+    """Sizes are drawn, and shrink; the details follow from a seed, so that cases differ widely.
+
+    With `holding`, about half of them have routers that hold requests back.
+    """
     sizes = [draw(st.integers(1, most_requests)) for _ in range(num_tapes)]
     num_instances = draw(st.integers(1, 4))
     block_size = draw(st.sampled_from([4, 8, 16, 64]))
@@ -210,9 +228,17 @@ def cases(draw: st.DrawFn, num_tapes: int = 1, most_requests: int = 60) -> Case:
     specs = tuple(random_instance(rng, most_blocks, whole_ms) for _ in range(num_instances))
     # Often all go to one instance, to load it; the last action turns requests away.
     spread = int(rng.integers(1, num_instances + 2))
+    actions = rng.integers(0, spread, (num_tapes, max(sizes)))
+    orders = None
+    if holding and draw(st.booleans()):
+        orders = np.zeros((*actions.shape, num_instances), HOLD)
+        orders["release"] = rng.choice([-0.1, 0.0, 0.002, 0.01, np.inf], orders.shape)
+        orders["size"] = rng.choice([0, 0, 1, 3], orders.shape)
+        orders["most_batches"] = rng.choice([0, 0, 1, 2], orders.shape)
     return Case(
         ClusterSpec(specs, block_size, frontend_latency=float(rng.choice([0.0, 0.01]))),
         knowledge,
         tapes,
-        rng.integers(0, spread, (num_tapes, max(sizes))),
+        actions,
+        orders,
     )

@@ -1,13 +1,14 @@
 """A whole episode in plain Python: clusters of `ReferenceEngine` and what their router may know.
 
-At one instant steps end first, then instances report, then requests arrive (follow-ups before
-roots, by row), then steps start; instances in order of their index. A rejected request ends at its
-arrival, be it too large for its instance or turned away by the router.
+At one instant steps end first, then instances report, then what the router held back leaves, then
+requests arrive (follow-ups before roots, by row), then steps start; instances in order of their
+index. A rejected request ends when it comes to its instance, if it is too large for that, or at its
+arrival, if the router turns it away.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,27 @@ from prefixgym.envs.decisions import FINISHED, OUTCOME, REJECTED
 from prefixgym.envs.simulation import INSTANCE_TOTALS
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.view.knowledge import Knowledge
-from prefixgym.envs.view.view import INSTANCE_VIEW, REQUEST_VIEW
+from prefixgym.envs.view.view import (
+    DISPATCHED,
+    ENDED,
+    FIRST_TOKEN,
+    HOLD,
+    INSTANCE_VIEW,
+    REQUEST_VIEW,
+    STARTED,
+)
 from prefixgym.envs.workload.tape import NO_ROW, Tape
+
+
+class Telemetry(NamedTuple):
+    """The state of an engine, as in INSTANCE_VIEW."""
+
+    waiting: int = 0
+    running: int = 0
+    kv_usage: float = 0.0
+    waiting_tokens: int = 0
+    prefilling_tokens: int = 0
+    throughput: float = 0.0
 
 
 @dataclass
@@ -35,6 +55,8 @@ class Booking:
     new_tokens: int
     ticks: int
     answered: bool = False
+    batch: int | None = None  # number of the batch it left with, if those are counted
+    started: bool = False  # in a batch of the engine, and no poll has told so yet
 
 
 @dataclass
@@ -48,6 +70,7 @@ class Decision:
     block_ids: list[int]
     caches: list[list[int | None]]  # keys of each instance's unused blocks, LRU first
     reported: list[set[int]]  # keys that each instance last reported
+    events: list[tuple[float, int, int, int]]  # time (s), row, instance, kind
 
 
 @dataclass
@@ -67,6 +90,7 @@ class ReferenceSimulation:
     slos: Sequence[Slo]
     knowledge: Knowledge
     actions: Sequence[int]
+    orders: NDArray[np.void] | None  # as in `Case`, of this tape
     decisions: list[Decision] = field(default_factory=list)
     ended: list[Request] = field(default_factory=list)
 
@@ -93,12 +117,17 @@ class ReferenceSimulation:
         self.bookings: dict[int, Booking] = {}
         self.instance_of: dict[int, int] = {}
         self.reported: list[set[int]] = [set() for _ in range(count)]
-        self.polled: list[tuple[int, int, float]] = [(0, 0, 0.0)] * count
+        self.polled: list[Telemetry] = [Telemetry()] * count
+        self.events: list[tuple[float, int, int, int]] = []
+        self.holds = np.zeros(count, HOLD)
+        self.held: list[list[Request]] = [[] for _ in range(count)]
+        self.batches = 0
         self.reports = self._turns(self.knowledge.report_interval)
         self.polls = self._turns(self.knowledge.telemetry_interval)
         self.running_ticks = [0] * count
         self.waiting_ticks = [0] * count
-        while self.arrivals or any(engine.step_end is not None for engine in self.engines):
+        self.enqueued: list[Event] = []  # rejections, of which the router hears next
+        while self.arrivals or any(self.held) or any(e.step_end is not None for e in self.engines):
             self._next_instant()
 
     def _turns(self, interval: float) -> list[Report]:
@@ -110,7 +139,11 @@ class ReferenceSimulation:
     def _next_instant(self) -> None:
         ends = [engine.step_end for engine in self.engines if engine.step_end is not None]
         times = [time for time, _, _ in self.arrivals] + ends
-        now = min(times + [turn.next for turn in self.reports + self.polls])
+        departure = self._first_departure()
+        times += [] if departure is None else [max(departure, self.now)]
+        is_over = not times  # what the router would hold back for ever leaves now
+        turns = [] if is_over else [turn.next for turn in self.reports + self.polls]
+        now = min(times + turns, default=self.now)
         for i, engine in enumerate(self.engines):
             self.running_ticks[i] += len(engine.running) * (now - self.now)
             self.waiting_ticks[i] += len(engine.waiting) * (now - self.now)
@@ -124,19 +157,31 @@ class ReferenceSimulation:
                 self.reports[i].next += self.reports[i].interval
             if self.polls and self.polls[i].next == now:
                 self.polled[i] = self._state(engine)
+                for request in engine.running:
+                    if self.bookings[request.row].started:
+                        self.bookings[request.row].started = False
+                        self._hear(request, STARTED)
                 self.polls[i].next += self.polls[i].interval
+        self._depart(is_over)
         while self.arrivals and min(self.arrivals)[0] == now:
             arrival = min(self.arrivals)
             self.arrivals.remove(arrival)
             self._arrive(arrival[2])
+            self._depart()
         for engine in self.engines:
             if engine.step_end is None:
-                engine.start_step(now)
+                for request, _ in engine.start_step(now):
+                    if self.polls:
+                        self.bookings[request.row].started = True
+                    else:
+                        self._hear(request, STARTED)
 
     def _notice(self, events: list[Event]) -> None:
         """Responses reach the router; an end releases the follow-ups."""
         for request, kind in events:
             self.bookings[request.row].answered = True
+            if self.instance_of[request.row] != NONE:
+                self._hear(request, ENDED if kind == "end" else FIRST_TOKEN)
             if kind == "end":
                 del self.bookings[request.row]
                 self.ended.append(request)
@@ -146,6 +191,52 @@ class ReferenceSimulation:
                     child = int(self.tape.requests["next_sibling"][child])
                 if self.tape.requests["then"][request.row] != NO_ROW:
                     self._release(int(self.tape.requests["then"][request.row]))
+
+    def _hear(self, request: Request, kind: int) -> None:
+        instance = self.instance_of[request.row]
+        self.events.append((self.now / TICKS_PER_SECOND, request.row, instance, kind))
+
+    # --- what the router holds back ---
+
+    def _departure(self, i: int) -> int | None:
+        """When the next batch for instance i may leave; None: not yet known."""
+        hold, waits = self.holds[i], self.bookings.values()
+        out = {b.batch for b in waits if b.instance == i and not b.answered} - {None}
+        if not self.held[i] or 0 < hold["most_batches"] <= len(out) or hold["release"] == np.inf:
+            return None
+        return int(np.rint(hold["release"] * TICKS_PER_SECOND))
+
+    def _first_departure(self) -> int | None:
+        times = [self._departure(i) for i in range(len(self.engines))]
+        return min((time for time in times if time is not None), default=None)
+
+    def _depart(self, is_over: bool = False) -> None:
+        """Everything leaves that may leave now; then what was rejected is heard of."""
+        for i in range(len(self.engines)):
+            while self.held[i] and (is_over or self._may_leave(i)):
+                self._leave(i)
+        if self.enqueued:
+            events, self.enqueued = self.enqueued, []
+            self._notice(events)
+            self._depart()
+
+    def _may_leave(self, i: int) -> bool:
+        time = self._departure(i)
+        return time is not None and time <= self.now
+
+    def _leave(self, i: int) -> None:
+        """One batch leaves for instance i."""
+        members = self.held[i][: self.holds[i]["size"] or None]
+        del self.held[i][: len(members)]
+        self.batches += 1
+        for request in members:
+            if self.holds[i]["most_batches"] > 0:
+                self.bookings[request.row].batch = self.batches
+            self._dispatch(i, request)
+
+    def _dispatch(self, i: int, request: Request) -> None:
+        self._hear(request, DISPATCHED)
+        self.enqueued += self.engines[i].enqueue(request, self.now)
 
     def _release(self, row: int) -> None:
         """One more of the ends that `row` waits for has come."""
@@ -158,6 +249,10 @@ class ReferenceSimulation:
         request, ids = self.tape.requests[row], self.tape.block_ids(row).tolist()
         decision = self._present(row)
         action = int(self.actions[len(self.decisions)])
+        if self.orders is not None:
+            self.holds = self.orders[len(self.decisions)].copy()
+            self.holds["release"] += self.now / TICKS_PER_SECOND
+        self.events = []
         self.decisions.append(decision)
         if action == len(self.engines):
             self._turn_away(row)
@@ -174,8 +269,9 @@ class ReferenceSimulation:
             prompt_tokens=prompt,
             output_tokens=int(request["output_tokens"]),
             keys=ids[: request["cacheable_blocks"]],
+            expected=prompt - hit,
         )
-        self._notice(self.engines[action].enqueue(flight, self.now))
+        self.held[action].append(flight)
 
     def _turn_away(self, row: int) -> None:
         request = self.tape.requests[row]
@@ -188,9 +284,19 @@ class ReferenceSimulation:
 
     # --- the router's view ---
 
-    def _state(self, engine: ReferenceEngine) -> tuple[int, int, float]:
-        usage = 1.0 - len(engine.pool.unused) / engine.num_blocks
-        return len(engine.waiting), len(engine.running), usage
+    def _state(self, engine: ReferenceEngine) -> Telemetry:
+        return Telemetry(
+            waiting=len(engine.waiting),
+            running=len(engine.running),
+            kv_usage=1.0 - len(engine.pool.unused) / engine.num_blocks,
+            waiting_tokens=sum(request.expected for request in engine.waiting),
+            prefilling_tokens=sum(
+                request.num_tokens - request.computed
+                for request in engine.running
+                if request.prefilling
+            ),
+            throughput=float(np.float32(engine.throughput)) * TICKS_PER_SECOND,
+        )
 
     def _prefill_known(self, i: int, computed: int, tokens: int) -> int:
         """The tokens from `computed` to `tokens`, alone and in chunks of the budget."""
@@ -226,7 +332,7 @@ class ReferenceSimulation:
                 depth += 1
             mine = [booking for booking in self.bookings.values() if booking.instance == i]
             unanswered = [booking for booking in mine if not booking.answered]
-            waiting, running, usage = self.polled[i] if self.polls else self._state(engine)
+            telemetry = self.polled[i] if self.polls else self._state(engine)
             instances[i]["available"] = 1
             instances[i]["hit_tokens"] = depth * size
             instances[i]["prefill_seconds"] = (
@@ -238,10 +344,21 @@ class ReferenceSimulation:
             backlog = sum(booking.ticks for booking in unanswered)
             instances[i]["backlog_seconds"] = backlog / TICKS_PER_SECOND
             instances[i]["context_tokens"] = sum(booking.prompt_tokens for booking in mine)
-            instances[i]["waiting"] = waiting
-            instances[i]["running"] = running
-            instances[i]["kv_usage"] = usage
-        return Decision(self.now, row, shown, instances, ids, self.caches(), list(self.reported))
+            for name, value in telemetry._asdict().items():
+                instances[i][name] = value
+            instances[i]["held"] = len(self.held[i])
+            if self.held[i]:
+                instances[i]["held_since"] = self.held[i][0].arrival / TICKS_PER_SECOND
+        return Decision(
+            self.now,
+            row,
+            shown,
+            instances,
+            ids,
+            self.caches(),
+            list(self.reported),
+            self.events,
+        )
 
     # --- results ---
 
@@ -301,7 +418,12 @@ class ReferenceSimulation:
 def play_reference(case: Case, tape: int = 0) -> ReferenceSimulation:
     """Tape number `tape` of a case."""
     return ReferenceSimulation(
-        case.cluster, case.tapes[tape], SLOS, case.knowledge, case.actions[tape].tolist()
+        case.cluster,
+        case.tapes[tape],
+        SLOS,
+        case.knowledge,
+        case.actions[tape].tolist(),
+        None if case.orders is None else case.orders[tape],
     )
 
 

@@ -23,6 +23,7 @@ from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.decisions import FINISHED
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.view.knowledge import Knowledge
+from prefixgym.envs.view.view import ENDED
 from prefixgym.envs.workload.tape import NO_ROW
 
 DRAW = RequestDraw(
@@ -38,7 +39,15 @@ DRAW = RequestDraw(
     slo_class=0,
 )
 
-LEDGER = ("requests", "prefill_requests", "prefill_tokens", "backlog_seconds", "context_tokens")
+LEDGER = (
+    "requests",
+    "prefill_requests",
+    "prefill_tokens",
+    "backlog_seconds",
+    "context_tokens",
+    "held",
+    "held_since",
+)
 
 
 def assert_same(found: NDArray[np.void], expected: NDArray[np.void], where: str = "") -> None:
@@ -48,6 +57,17 @@ def assert_same(found: NDArray[np.void], expected: NDArray[np.void], where: str 
         nan = np.issubdtype(expected.dtype[name], np.floating)
         equal = np.array_equal(found[name], expected[name], equal_nan=nan)
         assert equal, f"{where} {name}: found {found[name]}, expected {expected[name]}"
+
+
+def held(simulation: Simulation) -> list[int]:
+    """The flights of environment 0 that its router holds back."""
+    found, v = [], simulation.arrays.knowledge
+    for i, count in enumerate(v.instances["held"][0].tolist()):
+        q = int(v.queues["head"][0, i])
+        for _ in range(count):
+            found.append(q)
+            q = int(simulation.arrays.cluster.flights["next"][0, q])
+    return found
 
 
 def caches(simulation: Simulation, e: int) -> list[list[int | None]]:
@@ -68,37 +88,50 @@ def caches(simulation: Simulation, e: int) -> list[list[int | None]]:
 # --- against the reference --------------------------------------------------------------------
 
 
-@given(cases())
+@given(cases(holding=True))
 @settings(max_examples=200)
 def test_every_decision_and_outcome_equals_the_reference(case: Case) -> None:
     expected = play_reference(case)
     simulation = case.simulation()
-    view = simulation.view
+    rows: dict[int, int] = {}  # of the requests in flight, by slot
     for k, decision in enumerate(expected.decisions):
+        view = simulation.view
         where = f"decision {k}:"
         assert not simulation.done[0], where
         assert simulation.arrays.episodes["now"][0] == decision.time, where
         assert simulation.arrays.episodes["row"][0] == decision.row, where
         assert caches(simulation, 0) == decision.caches, where
+        heard = view.events[0, : view.num_events[0]].tolist()
+        assert [(t, rows[slot], i, kind) for t, slot, i, kind in heard] == decision.events, where
+        for _, slot, _, kind in heard:
+            if kind == ENDED:
+                del rows[slot]
+        slot = int(view.requests["slot"][0])
+        assert 0 <= slot < view.num_slots, where
+        assert slot not in rows, where
+        rows[slot] = decision.row
+        decision.request["slot"] = slot
         assert_same(view.requests[0], decision.request, where)
         assert_same(view.instances[0], decision.instances, where)
         unused = view.block_ids.shape[1] - len(decision.block_ids)
         assert view.block_ids[0].tolist() == decision.block_ids + [-1] * unused, where
-        simulation.step(case.actions[:, k])
+        if case.actions[0, k] == len(case.cluster.instances):
+            del rows[slot]
+        case.step(simulation)
     assert simulation.done[0]
     assert_same(simulation.outcomes(0), expected.outcomes)
     assert_same(simulation.instance_totals[0], expected.totals)
     assert caches(simulation, 0) == expected.caches()
 
 
-@given(cases(most_requests=30))
+@given(cases(most_requests=30, holding=True))
 @settings(max_examples=60)
 def test_state_is_consistent_at_every_decision(case: Case) -> None:
     expected = play_reference(case)
     simulation = case.simulation()
     c, now = simulation.arrays.cluster, 0
     for k, decision in enumerate(expected.decisions):
-        check_cluster(simulation.arrays.cluster, 0)
+        check_cluster(simulation.arrays.cluster, 0, held(simulation))
         assert indexed(simulation.arrays.cluster, 0, "reported") == decision.reported
         episode = simulation.arrays.episodes[0]
         assert episode["decisions"] == k
@@ -106,9 +139,10 @@ def test_state_is_consistent_at_every_decision(case: Case) -> None:
         assert episode["now"] >= now
         now = episode["now"]
         assert (simulation.arrays.cluster.status["due"] > 2 * now).all()  # all up to now happened
-        simulation.step(case.actions[:, k])
+        case.step(simulation)
         c = simulation.arrays.cluster
     check_cluster(c, 0)
+    assert not simulation.arrays.knowledge.batches.any()
     outcomes = simulation.outcomes(0)
     assert sorted(outcomes["row"].tolist()) == list(range(len(case.tapes[0].requests)))
     assert (np.diff(outcomes["end"]) >= 0).all()
@@ -120,14 +154,14 @@ def test_state_is_consistent_at_every_decision(case: Case) -> None:
     assert c.status["free_blocks"][0].tolist() == c.limits["num_blocks"][0].tolist()
 
 
-@given(cases())
+@given(cases(holding=True))
 @settings(max_examples=50)
 def test_leaps_equal_single_steps(case: Case) -> None:
     leaping, stepping = case.simulation(), case.simulation(longest_leap=1)
-    for actions in case.actions.T:
+    while not leaping.done.all():
         assert_same(leaping.view.instances, stepping.view.instances)
-        leaping.step(actions)
-        stepping.step(actions)
+        case.step(leaping)
+        case.step(stepping)
     assert_same(leaping.outcomes(0), stepping.outcomes(0))
     assert_same(leaping.instance_totals, stepping.instance_totals)
     assert caches(leaping, 0) == caches(stepping, 0)
@@ -277,8 +311,8 @@ class Record(NamedTuple):
     caches: list[list[int | None]]
 
 
-def record(simulation: Simulation, actions: NDArray[np.int64]) -> list[Record]:
-    """Play to the end, actions [E, R]; a record for each environment."""
+def record(simulation: Simulation, case: Case, first: int = 0) -> list[Record]:
+    """Play tapes `first` and following of a case to the end; a record for each environment."""
     envs = range(simulation.num_envs)
     requests: list[list[NDArray[np.void]]] = [[] for _ in envs]
     instances: list[list[NDArray[np.void]]] = [[] for _ in envs]
@@ -288,8 +322,7 @@ def record(simulation: Simulation, actions: NDArray[np.int64]) -> list[Record]:
         for e in running:
             requests[e].append(view.requests[e].copy())
             instances[e].append(view.instances[e].copy())
-        decisions = np.minimum(simulation.arrays.episodes["decisions"], actions.shape[1] - 1)
-        simulation.step(actions[envs, decisions])
+        case.step(simulation, first)
         for e in running:
             good[e].append(int(simulation.good[e]))
     return [
@@ -315,17 +348,17 @@ def assert_same_record(found: Record, expected: Record) -> None:
     assert found.caches == expected.caches
 
 
-several = cases(num_tapes=4, most_requests=20)
+several = cases(num_tapes=4, most_requests=20, holding=True)
 
 
 @given(case=several, threads=st.sampled_from([1, 2, 3, 4]))
 @settings(max_examples=30)
 def test_a_batch_equals_its_members_alone(case: Case, threads: int) -> None:
     batch = case.simulation(threads=threads)
-    found = record(batch, case.actions)
+    found = record(batch, case)
     batch.close()
     for e, member in enumerate(found):
-        (alone,) = record(case.simulation(e, e + 1), case.actions[e : e + 1])
+        (alone,) = record(case.simulation(e, e + 1), case, e)
         assert_same_record(member, alone)
         assert sum(alone.good) == alone.outcomes["good"].sum()
 
@@ -334,13 +367,13 @@ def test_a_batch_equals_its_members_alone(case: Case, threads: int) -> None:
 @settings(max_examples=30)
 def test_a_snapshot_goes_on_as_it_did(case: Case, at: int) -> None:
     simulation = case.simulation()
-    for actions in case.actions.T[:at]:
-        simulation.step(actions)
+    for _ in range(at):
+        case.step(simulation)
     snapshot = simulation.snapshot()
-    expected = record(simulation, case.actions)
+    expected = record(simulation, case)
     for _ in range(2):  # a snapshot can be used again
         simulation.restore(snapshot)
-        for found, member in zip(record(simulation, case.actions), expected, strict=True):
+        for found, member in zip(record(simulation, case), expected, strict=True):
             assert_same_record(found, member)
 
 
@@ -348,17 +381,18 @@ def test_a_snapshot_goes_on_as_it_did(case: Case, at: int) -> None:
 @settings(max_examples=30)
 def test_a_reset_forgets_its_environment_and_touches_no_other(case: Case, at: int) -> None:
     simulation = case.simulation(0, 3)
-    actions = case.actions[[0, 3, 2]]
     # Tape 3 takes the place of tape 1 halfway; its requests and blocks may be more than any before.
-    for k in range(min(at, case.actions.shape[1])):
-        simulation.step(case.actions[:3, k])
+    for _ in range(min(at, case.actions.shape[1])):
+        case.step(simulation)
     begun = simulation.arrays.episodes["decisions"].copy()
     simulation.reset([None, 3, None], np.array([False, True, False]))
-    found = record(simulation, actions)
-    (alone,) = record(case.simulation(3, 4), case.actions[3:])
+    order = [0, 3, 2]
+    orders = None if case.orders is None else case.orders[order]
+    found = record(simulation, replace(case, actions=case.actions[order], orders=orders))
+    (alone,) = record(case.simulation(3, 4), case, 3)
     assert_same_record(found[1], alone)
     for e in (0, 2):
-        (alone,) = record(case.simulation(e, e + 1), case.actions[e : e + 1])
+        (alone,) = record(case.simulation(e, e + 1), case, e)
         assert_same(found[e].outcomes, alone.outcomes)
         assert_same(found[e].totals, alone.totals)
         assert found[e].good == alone.good[begun[e] :]

@@ -1,6 +1,7 @@
 """What must hold of a cluster's arrays between any two events, checked the slow way."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,12 @@ from prefixgym.envs.cluster.state import NEVER_DUE, NONE, ClusterArrays, setting
 ABSENT_KEY = 2**60
 
 
-def check_cluster(c: ClusterArrays, e: int) -> None:
-    """Raise AssertionError for the first rule that environment `e` breaks."""
-    queued: list[int] = []
+def check_cluster(c: ClusterArrays, e: int, held: Sequence[int] = ()) -> None:
+    """Raise AssertionError for the first rule that environment `e` breaks.
+
+    `held` are the flights that have not come to their instances yet.
+    """
+    queued = list(held)
     for i in range(c.status.shape[1]):
         queued += _check_requests(c, e, i)
         _check_blocks(c, e, i)

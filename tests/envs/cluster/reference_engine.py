@@ -73,6 +73,7 @@ class Request:
     prompt_tokens: int
     output_tokens: int
     keys: list[int]  # of the leading blocks that may be cached
+    expected: int = 0  # tokens to compute, as far as was known when it was queued
 
     generated: int = 0
     computed: int = 0
@@ -94,7 +95,7 @@ class Event(NamedTuple):
     """What a client sees of a request."""
 
     request: Request
-    kind: str  # "first token" or "end"
+    kind: str  # "started", "first token" or "end"
 
 
 class ReferenceEngine:
@@ -126,6 +127,8 @@ class ReferenceEngine:
         self.busy_ticks = 0
         self.prefilled_tokens = 0
         self.preemptions = 0
+        self.throughput = 0.0  # output tokens per tick
+        self.rated: int | None = None  # decoding requests in the steps that it is of
 
     def enqueue(self, request: Request, now: int) -> list[Event]:
         # The last token comes out without its KV being computed.
@@ -137,8 +140,9 @@ class ReferenceEngine:
         self.waiting.append(request)
         return []
 
-    def start_step(self, now: int) -> None:
+    def start_step(self, now: int) -> list[Event]:
         """Compose the step that starts now; none if there is nothing to do."""
+        events = []
         budget = self.max_batched_tokens
         preempted = False
         position = 0
@@ -158,13 +162,28 @@ class ReferenceEngine:
             not preempted and self.waiting and budget > 0 and len(self.running) < self.max_sequences
         ):
             request = self.waiting[0]
+            is_new = request.hit_tokens is None
             if not self._admit(request, budget):
                 break
+            if is_new:
+                events.append(Event(request, "started"))
             budget -= request.scheduled
         if self.running:
             ticks = self._duration()
             self.busy_ticks += ticks
             self.step_end = now + ticks
+            self._rate(ticks)
+        else:
+            self.throughput, self.rated = 0.0, None
+        return events
+
+    def _rate(self, ticks: int) -> None:
+        """How many output tokens a tick the step of `ticks` makes."""
+        decoding = sum(not request.prefilling for request in self.running)
+        is_mixed = decoding < len(self.running)
+        if is_mixed or self.rated != decoding:
+            self.throughput = decoding / ticks
+        self.rated = None if is_mixed else decoding
 
     def end_step(self, now: int) -> list[Event]:
         """The step in progress ends now."""
@@ -222,6 +241,7 @@ class ReferenceEngine:
         self._release(request)
         request.computed = 0
         request.prefilling = True
+        request.expected = request.num_tokens
         self.waiting.appendleft(request)
         self.preemptions += 1
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from made_views import view_of
 from numpy.typing import NDArray
 
 from prefixgym.baselines.router import Router
@@ -100,7 +101,7 @@ class Recorder(Router):
 
 
 def route(router: Router, deployment: Deployment, prefixes: list[int]) -> list[int]:
-    view = View(
+    view = view_of(
         deployment.cluster,
         np.zeros(1, REQUEST_VIEW),
         np.zeros((1, 1), np.int64),
