@@ -1,5 +1,5 @@
 """Routers known from papers, with public code or without."""
 
-from prefixgym.baselines.papers import cacheroute, dualmap, lmetric, smetric
+from prefixgym.baselines.papers import cacheroute, dualmap, lmetric, mooncake, preble, smetric
 
-__all__ = ["cacheroute", "dualmap", "lmetric", "smetric"]
+__all__ = ["cacheroute", "dualmap", "lmetric", "mooncake", "preble", "smetric"]

@@ -36,6 +36,8 @@ class SMetric(ScoredRouter):
     4. If not: the instance with the least wait if that is within SLACK · TTFT objective.
     5. If none is: as in 3.
 
+    Equals at random: waits are often 0 on several instances, and the paper does not say.
+
     The paper profiles c_lin, c_attn and the RATE that turns cost into seconds. Here a cost is
     `prefill_seconds` of the view, and q_i `backlog_seconds`: the step model of a profile has the
     same two terms (`b + p1` and `p2` of `CompactModel`), a constant, and the bend of small steps.
@@ -53,7 +55,6 @@ class SMetric(ScoredRouter):
     source = "SMetric, arXiv 2607.08565 (§8.2)"
     family = "papers"
     knows = ("index", "ledger")
-    ties = "first"
 
     HIT_RATIO: float = 0.8
     SLACK: float = 0.8
