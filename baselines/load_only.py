@@ -5,17 +5,21 @@ Sources: SGLang model gateway and `routers_sglang_vllm_aibrix_llmd.md` §1.5, §
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.baselines.choosing import candidates, draw, draw_two
+from prefixgym.baselines.expected_wait import SmgLeastLoad
 from prefixgym.baselines.router import Router, register, router_keys
 from prefixgym.baselines.scored import ScoredRouter
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.rng import uniforms
 from prefixgym.envs.view.view import View
+
+ComparedLoad = Literal["telemetry", "ledger", "tokens", "kv_usage", "expected_wait"]
 
 
 @register
@@ -118,9 +122,16 @@ class PowerOfTwo(Router):
     Equal loads: the first drawn. A single available instance is taken without a draw.
 
     Attributes:
-        load: `telemetry` compares waiting + running requests of the last poll, `ledger` this
-            router's own requests in flight. The gateway uses the polled value when both workers
-            have one; which value that is (tokens, KV usage) changed between its versions.
+        load: what is compared. The gateway compares a polled value where both workers have one, and
+            which value that is changed between its versions:
+
+            `telemetry`: waiting + running requests.
+            `tokens`: waiting tokens + tokens in KV blocks in use (`/get_load`, until 2026-02).
+            `kv_usage`: share of KV blocks in use (since smg#554 of 2026-02).
+            `expected_wait`: that of `smg_least_load` with its defaults (since smg#2187 of 2026-08).
+            `ledger`: this router's own requests in flight, what the gateway falls back on. In HTTP
+            mode sglang-router 0.3.2 counts none under this policy, and a worker whose poll fails
+            has load -1 from then on: without `/get_load` the first drawn is always taken.
     """
 
     name = "power_of_two"
@@ -131,33 +142,52 @@ class PowerOfTwo(Router):
     load: str = "telemetry"
 
     def __post_init__(self) -> None:
-        self.require("load", self.load in ("telemetry", "ledger"), "telemetry, ledger")
+        allowed = get_args(ComparedLoad)
+        self.require("load", self.load in allowed, ", ".join(allowed))
 
     def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
         """One random stream for each environment."""
         self._keys = router_keys(seeds)
+        instances = range(len(cluster.instances))
+        self._kv_tokens = np.array([cluster.kv_blocks(i) * cluster.block_size for i in instances])
+        self._waits = SmgLeastLoad()
+        self._waits.reset(cluster, seeds)
 
     def route(self, view: View) -> NDArray[np.int64]:
         """The less loaded of two draws."""
         chosen = np.empty(view.num_envs, np.int64)
-        _power_of_two(view.requests, view.instances, self._keys, self.load == "telemetry", chosen)
+        if self.load == "expected_wait":
+            self._waits.hear(view)
+        _less_loaded_of_two(view.requests, view.instances, self._loads(view), self._keys, chosen)
+        if self.load == "expected_wait":
+            self._waits.commit(view, chosen)
         return chosen
+
+    def _loads(self, view: View) -> NDArray[np.float64]:
+        rows = view.instances
+        if self.load == "expected_wait":
+            return self._waits.scores(view)
+        if self.load == "telemetry":
+            loads = rows["waiting"] + rows["running"]
+        elif self.load == "tokens":
+            loads = rows["waiting_tokens"] + rows["kv_usage"] * self._kv_tokens
+        elif self.load == "kv_usage":
+            loads = rows["kv_usage"]
+        else:
+            loads = rows["requests"]
+        return loads.astype(np.float64)
 
 
 @kernel
-def _power_of_two(
+def _less_loaded_of_two(
     requests: NDArray[np.void],
     instances: NDArray[np.void],
+    loads: NDArray[np.float64],
     keys: NDArray[np.uint64],
-    polled: bool,
     chosen: NDArray[np.int64],
 ) -> None:
     picks = np.empty(instances.shape[1], np.int64)
-    loads = np.empty(instances.shape[1], np.int64)
     for e in range(len(chosen)):
         count = candidates(instances[e], picks)
-        for i in range(len(loads)):
-            row = instances[e, i]
-            loads[i] = row["waiting"] + row["running"] if polled else row["requests"]
         first, second = draw_two(keys[e], requests[e]["index"], picks, count)
-        chosen[e] = first if loads[first] <= loads[second] else second
+        chosen[e] = first if loads[e, first] <= loads[e, second] else second

@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.choosing import candidates, first_least
-from prefixgym.baselines.router import Router, register
+from prefixgym.baselines.choosing import candidates, draw, first_least
+from prefixgym.baselines.router import Router, register, router_keys
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.view.history import History, evict, forget, insert, match, match_among, touch
@@ -51,6 +51,8 @@ class CacheAware(Router):
             binary's is 120.
         max_tree_size: characters for each instance.
         chars_per_token: characters that a token stands for.
+        has_tree: sglang-router 0.3.2 makes no tree in PD mode over HTTP, for either pool. With
+            False every request that is not out of balance goes to a random available instance.
     """
 
     name = "cache_aware"
@@ -67,6 +69,7 @@ class CacheAware(Router):
     eviction_interval: float = 60.0
     max_tree_size: int = 2**26
     chars_per_token: float = 4.0
+    has_tree: bool = True
 
     def __post_init__(self) -> None:
         self.require("cache_threshold", 0 <= self.cache_threshold <= 1, "0 to 1")
@@ -79,6 +82,7 @@ class CacheAware(Router):
 
     def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
         """An empty history."""
+        self._keys = router_keys(seeds)
         self._history = History(len(seeds), len(cluster.instances))
         self._next_sweep = np.full(len(seeds), self.eviction_interval or math.inf)
         self._block_size = cluster.block_size
@@ -99,6 +103,8 @@ class CacheAware(Router):
             history.slots,
             history.tokens,
             self._next_sweep,
+            self._keys,
+            self.has_tree,
             self._block_size,
             self.cache_threshold,
             self.balance_abs_threshold,
@@ -141,6 +147,8 @@ def _cache_aware(
     slots: NDArray[np.int32],
     tokens: NDArray[np.int64],
     next_sweep: NDArray[np.float64],
+    keys: NDArray[np.uint64],
+    has_tree: bool,
     block_size: int,
     cache_threshold: float,
     balance_abs_threshold: int,
@@ -170,6 +178,9 @@ def _cache_aware(
         prompt = block_ids[e, : request["num_blocks"]]
         prompt_tokens = request["prompt_tokens"]
         in_balance = high - low <= balance_abs_threshold or high <= balance_rel_threshold * low
+        if not has_tree:
+            chosen[e] = picks[draw(keys[e], request["index"], count)] if in_balance else choice
+            continue
         known = True
         if in_balance:
             if any_holder:

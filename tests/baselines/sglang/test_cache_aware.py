@@ -4,11 +4,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from made_views import one_view
 from numpy.typing import ArrayLike
 
 from prefixgym.baselines.router import Router, make_router
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
-from prefixgym.envs.view.view import INSTANCE_VIEW, REQUEST_VIEW, View
 
 BLOCK = 100
 LARGE = {"max_tree_size": 10**9}
@@ -28,16 +28,16 @@ def decide(
     time: float = 0.0,
     prompt_tokens: int | None = None,
     available: ArrayLike = 1,
+    index: int = 0,
 ) -> int:
-    requests = np.zeros(1, REQUEST_VIEW)
-    requests["time"] = time
-    requests["num_blocks"] = len(ids)
-    requests["prompt_tokens"] = prompt_tokens or BLOCK * len(ids)
-    instances = np.zeros((1, len(loads)), INSTANCE_VIEW)
-    instances["available"] = available
-    instances["requests"] = loads
-    cluster = ClusterSpec((InstanceSpec(cast(Any, None), 100),) * len(loads), BLOCK)
-    view = View(cluster, requests, np.array([[*ids, -1, -1]], np.int64), instances)
+    request = {
+        "index": index,
+        "time": time,
+        "num_blocks": len(ids),
+        "prompt_tokens": prompt_tokens or BLOCK * len(ids),
+    }
+    view = one_view(len(loads), [], request, requests=loads, available=available)
+    view.block_ids = np.array([[*ids, -1, -1]], np.int64)
     (choice,) = router.route(view)
     return int(choice)
 
@@ -182,6 +182,17 @@ def test_a_late_first_request_sweeps_once_and_zero_interval_never() -> None:
 def test_a_prompt_without_block_ids_goes_to_the_least_loaded() -> None:
     router = started(2)
     assert decide(router, [], [1, 0], prompt_tokens=7) == 1
+
+
+def test_without_a_tree_a_balanced_request_is_drawn() -> None:
+    router = started(3, has_tree=False)
+    choices = [decide(router, [1], [5, 0, 5], index=k) for k in range(300)]
+    assert min(np.bincount(choices)) > 70
+    assert decide(router, [1], [70, 0, 0]) == 1
+    assert {decide(router, [1], [9, 0, 0], available=[1, 0, 1], index=k) for k in range(30)} == {
+        0,
+        2,
+    }
 
 
 def test_reset_forgets() -> None:
