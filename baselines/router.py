@@ -1,8 +1,10 @@
 """The contract of every router, handcrafted or learned, and the registry of names."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
@@ -89,13 +91,31 @@ def register(router: R) -> R:
     return router
 
 
+ENTRY_POINTS = "prefixgym.routers"
+"""Group of the entry points by which other packages name modules that register routers."""
+
+
+@functools.cache
+def _load_entry_points() -> None:
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            entry.load()
+        except Exception as error:
+            raise ValueError(
+                f"entry point {entry.name} of {ENTRY_POINTS}: found {entry.value!r}, which cannot "
+                f"be imported ({type(error).__name__}: {error})"
+            ) from error
+
+
 def router_names() -> list[str]:
     """Names of all routers, in order of registration."""
+    _load_entry_points()
     return list(_REGISTRY)
 
 
 def router_class(name: str) -> type[Router]:
     """The class of the router called `name`."""
+    _load_entry_points()
     try:
         return _REGISTRY[name]
     except KeyError:

@@ -14,6 +14,7 @@ import typer
 import typer.core
 
 from prefixgym.experiments.console import RUNS, Json, print_json, print_tables
+from prefixgym.experiments.router_commands import app as routers_app
 from prefixgym.experiments.scenario_commands import app as scenarios_app
 from prefixgym.experiments.settings import (
     ScenarioSettings,
@@ -44,6 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(routers_app, name="routers")
 app.add_typer(scenarios_app, name="scenarios")
 app.add_typer(trace_app, name="trace")
 
@@ -325,29 +327,6 @@ def replay(
         print_json({"trace": str(trace), "speedup": speedup, **episode})
         return
     print_tables([episode_table(f"{trace.name}, {router}, {rate:.3g} requests/s", episode)])
-
-
-@app.command()
-def routers(as_json: Json = False) -> None:
-    """List the routers, their parameters and sources."""
-    from prefixgym.baselines.router import make_router, router_class, router_names
-    from prefixgym.experiments.table import Table
-
-    found: dict[str, dict[str, Any]] = {
-        name: {
-            "parameters": dataclasses.asdict(make_router(name)),
-            "source": router_class(name).source,
-        }
-        for name in router_names()
-    }
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (name, " ".join(f"{k}={v}" for k, v in entry["parameters"].items()), entry["source"])
-        for name, entry in found.items()
-    ]
-    print_tables([Table("Routers", ("router", "parameters", "source"), rows, prose=True)])
 
 
 @app.command()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 from rich.console import Console
 
 if TYPE_CHECKING:
@@ -19,6 +20,15 @@ RUNS = Path("runs")
 _PIPE_WIDTH = 120
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+
+
+class NameIsACommand(typer.core.TyperGroup):
+    """`prefixgym scenarios NAME` is `prefixgym scenarios show NAME`, and so for what has it too."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Put `show` in front of what is no command."""
+        known = args[0] in self.commands or args[0].startswith("-")
+        return super().resolve_command(ctx, args if known else ["show", *args])
 
 
 def print_json(value: Any) -> None:

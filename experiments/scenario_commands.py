@@ -2,25 +2,15 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-import typer.core
 
-from prefixgym.experiments.console import Json, print_json, print_tables
+from prefixgym.experiments.console import Json, NameIsACommand, print_json, print_tables
 from prefixgym.experiments.settings import ScenarioSettings, scenario_settings
 
-
-class _NameIsACommand(typer.core.TyperGroup):
-    """`prefixgym scenarios NAME` is `prefixgym scenarios show NAME`."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        known = args[0] in self.commands or args[0].startswith("-")
-        return super().resolve_command(ctx, args if known else ["show", *args])
-
-
 app = typer.Typer(
-    cls=_NameIsACommand,
+    cls=NameIsACommand,
     help="List the built-in scenarios, or explain one: prefixgym scenarios NAME.",
     invoke_without_command=True,
     subcommand_metavar="[NAME | COMMAND] [ARGS]...",
