@@ -1,5 +1,5 @@
 """AIBrix's gateway plug-ins."""
 
-from prefixgym.baselines.aibrix import preble, prefix_cache
+from prefixgym.baselines.aibrix import pd, preble, prefix_cache
 
-__all__ = ["preble", "prefix_cache"]
+__all__ = ["pd", "preble", "prefix_cache"]
