@@ -5,9 +5,10 @@ from prefixgym.baselines.papers import (
     dualmap,
     gorgo,
     lmetric,
+    lodestar,
     mooncake,
     preble,
     smetric,
 )
 
-__all__ = ["cacheroute", "dualmap", "gorgo", "lmetric", "mooncake", "preble", "smetric"]
+__all__ = ["cacheroute", "dualmap", "gorgo", "lmetric", "lodestar", "mooncake", "preble", "smetric"]

@@ -279,6 +279,36 @@ def match_among(
 
 
 @kernel
+def sent_blocks(
+    edges: NDArray[np.void],
+    stamps: NDArray[np.int32],
+    ids: NDArray[np.int64],
+    slots: NDArray[np.int32],
+    prompt: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+) -> None:
+    """Write how many leading blocks of `prompt` each tenant was sent, [N]. Marks nothing as used.
+
+    The other arguments are those of `match`.
+    """
+    blocks[:] = 0
+    reach, node = _longest(edges, ids, slots, prompt)
+    start = 0  # blocks before the edge
+    above = NO_NODE if node == NO_NODE else edges[node]["parent"]
+    while above != NO_NODE:
+        start += edges[above]["num_ids"]
+        above = edges[above]["parent"]
+    while node != NO_NODE:
+        for tenant in range(len(blocks)):
+            if blocks[tenant] == 0 and stamps[node, tenant] != _ABSENT:
+                blocks[tenant] = reach
+        node = edges[node]["parent"]
+        reach = start
+        if node != NO_NODE:
+            start -= edges[node]["num_ids"]
+
+
+@kernel
 def touch(tree: NDArray[np.void], stamps: NDArray[np.int32], node: int, tenant: int) -> None:
     """Stamp the edge that `match_among` found just before, as sparingly as `match` does."""
     stamp = tree[0]["counter"] - 1
