@@ -64,6 +64,7 @@ EPISODE = np.dtype(
         ("instant_follow_ups", np.int32),  # 1 if some follow-up of the tape has no think time
         ("more", np.int32),  # 1 if further rows are to be loaded once the last root is current
         ("unseen", np.int32),  # 1 if decisions are fixed in advance: no view is kept
+        ("closed", np.int32),  # 1 if nothing arrives any more, see `envs/forks.py`
         ("decisions", np.int32),
         ("ended", np.int32),  # requests that finished or were rejected
         ("good", np.int32),  # of those since the last decision, how many met their objectives
@@ -119,6 +120,8 @@ def _next_arrival(s: SimulationArrays, e: int) -> int:
     """Ticks of the next arrival that is known by now, NEVER if none is."""
     episode = s.episodes[e]
     time = NEVER
+    if episode.closed:
+        return time
     if episode.cursor < episode.num_requests:
         time = s.tapes[e, episode.cursor].arrival
     if episode.num_pending > 0:
@@ -453,6 +456,7 @@ def reset_environment(s: SimulationArrays, e: int) -> None:
     episode.done = 0
     episode.num_ids = s.knowledge.block_ids.shape[1]  # rows of the view may hold anything yet
     episode.unseen = 0
+    episode.closed = 0
     reset_cluster(s.cluster, e)
     reset_view(s.cluster, s.knowledge, e)
     reset_credit(s.credit, e)

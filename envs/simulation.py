@@ -230,7 +230,7 @@ class Simulation:
         known = np.maximum(tape.requests["num_blocks"], tape.requests["cacheable_blocks"])
         blocks = max(int((-(-tokens // tape.block_size)).max(initial=1)), int(known.max(initial=1)))
         arrays, rows = self.arrays, len(tape.requests)
-        self._reserve(arrays.cluster.flights.shape[1], blocks)
+        self.reserve(arrays.cluster.flights.shape[1], blocks)
         if rows > arrays.tapes.shape[1]:
             self.arrays = self.arrays._replace(
                 tapes=widened(arrays.tapes, rows),
@@ -252,7 +252,7 @@ class Simulation:
         instant = (tape.requests["arrival"][follow_ups] == 0).any()
         self.arrays.episodes["instant_follow_ups"][e] = instant
 
-    def _reserve(self, num_flights: int, num_blocks: int) -> None:
+    def reserve(self, num_flights: int, num_blocks: int) -> None:
         """Make room for requests in flight and for the blocks of one request."""
         arrays = self.arrays
         _, flights, blocks = arrays.cluster.flight_blocks.shape
@@ -305,7 +305,7 @@ class Simulation:
             most = max([most, *(other.result() for other in others)])
         flights = self.arrays.cluster.flights.shape[1]
         if most >= flights:  # the next dispatch must find an unused record
-            self._reserve(2 * flights, 1)
+            self.reserve(2 * flights, 1)
 
     # --- results ---
 
