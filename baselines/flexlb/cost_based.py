@@ -23,7 +23,7 @@ from prefixgym.baselines.flexlb.prefill_router import (
 )
 from prefixgym.baselines.flexlb.status_reports import hear
 from prefixgym.baselines.router import register
-from prefixgym.envs.jit import kernel
+from prefixgym.envs.jit import borrowed, kernel
 from prefixgym.envs.view.view import View
 
 
@@ -110,7 +110,7 @@ def score_cutoff(least: int, share: float, least_tolerance: int) -> int:
 
 @kernel
 def _cost_based(
-    b: Books,
+    books: Books,
     s: Settings,
     requests: NDArray[np.void],
     instances: NDArray[np.void],
@@ -129,6 +129,7 @@ def _cost_based(
     tie_ms: int,
     chosen: NDArray[np.int64],
 ) -> None:
+    b = borrowed(books)
     num_instances = instances.shape[1]
     picks = np.empty(num_instances, np.int64)
     scores = np.empty(num_instances, np.int64)

@@ -20,7 +20,7 @@ from prefixgym.baselines.flexlb.prefill_router import (
 )
 from prefixgym.baselines.flexlb.status_reports import hear
 from prefixgym.baselines.router import register
-from prefixgym.envs.jit import kernel
+from prefixgym.envs.jit import borrowed, kernel
 from prefixgym.envs.view.view import View
 
 
@@ -87,7 +87,7 @@ class ShortestTtft(PrefillRouter):
 
 @kernel
 def _shortest_ttft(
-    b: Books,
+    books: Books,
     s: Settings,
     requests: NDArray[np.void],
     instances: NDArray[np.void],
@@ -100,6 +100,7 @@ def _shortest_ttft(
     least_pool: int,
     chosen: NDArray[np.int64],
 ) -> None:
+    b = borrowed(books)
     num_instances = instances.shape[1]
     order = np.empty(num_instances, np.int64)
     prefills = np.empty(num_instances, np.int64)
