@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from prefixgym.baselines.router import Router
 from prefixgym.envs.clock import to_ticks
-from prefixgym.envs.cluster.profiles import profile
+from prefixgym.envs.cluster.profiles import Profile, profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.slo import Slo
@@ -81,12 +81,16 @@ def play(
     *,
     block_size: int = 512,
     kv_blocks: int | None = None,
+    engine: Profile | None = None,
     knowledge: Knowledge | None = None,
     seed: int = 0,
     look: Callable[[View], None] | None = None,
 ) -> NDArray[np.void]:
-    """OUTCOME records in order of arrival, on H100s with Llama-3.1-8B; `look` sees every view."""
-    instance = InstanceSpec(profile("llama-3.1-8b/h100/tp1"), kv_blocks)
+    """OUTCOME records in order of arrival; `look` sees every view.
+
+    `engine` is by default an H100 with Llama-3.1-8B.
+    """
+    instance = InstanceSpec(engine or profile("llama-3.1-8b/h100/tp1"), kv_blocks)
     cluster = ClusterSpec((instance,) * num_instances, block_size)
     workload = MadeWorkload(tape_of(requests, block_size))
     slos = (Slo(ttft=1.0, tpot=0.1),)
