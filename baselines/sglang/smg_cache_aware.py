@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.baselines.choosing import candidates, first_least, random_least
-from prefixgym.baselines.id_table import NONE, IdTable, doubled, find, find_or_add, id_table
+from prefixgym.baselines.id_table import (
+    NONE,
+    IdTable,
+    doubled,
+    find,
+    find_or_add,
+    id_table,
+    with_entries,
+)
 from prefixgym.baselines.probabilistic import rendezvous, softmax
 from prefixgym.baselines.router import register, router_keys
 from prefixgym.baselines.sglang.gate import (
@@ -24,7 +32,6 @@ from prefixgym.baselines.sglang.gate import (
 )
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
-from prefixgym.envs.memory import widened
 from prefixgym.envs.rng import random_word
 from prefixgym.envs.view.view import View
 
@@ -93,7 +100,7 @@ class SmgCacheAware(GatedRouter):
         """A holder or the least loaded instance."""
         while self._known.num_spare.min() < view.block_ids.shape[1]:
             self._known = doubled(self._known)
-            self._holders = widened(self._holders, self._known.ids.shape[1])
+            self._holders = with_entries(self._holders, self._known.ids.shape[1])
         chosen = np.empty(view.num_envs, np.int64)
         _choose(
             view.requests,
