@@ -18,10 +18,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.id_table import NONE, IdTable, doubled, find, find_or_add, id_table, remove
+from prefixgym.baselines.id_table import (
+    NONE,
+    IdTable,
+    doubled,
+    find,
+    find_or_add,
+    id_table,
+    remove,
+    with_entries,
+)
 from prefixgym.baselines.recency import Recency, contains, drop, recency, touch, with_capacity
 from prefixgym.envs.jit import kernel
-from prefixgym.envs.memory import widened
 
 _START_CAPACITY = 512
 
@@ -53,13 +61,11 @@ def with_room(index: ApproximatePrefix, num_ids: int) -> ApproximatePrefix:
     while index.ids.num_spare.min() < num_ids:
         ids = doubled(index.ids)
         capacity = ids.ids.shape[1]
-        since = np.zeros((len(index.since), capacity, len(index.capacity)))
-        since[:, : index.since.shape[1]] = index.since
         index = index._replace(
             ids=ids,
             order=with_capacity(index.order, capacity),
-            since=since,
-            num_pods=widened(index.num_pods, capacity),
+            since=with_entries(index.since, capacity),
+            num_pods=with_entries(index.num_pods, capacity),
         )
     return index
 

@@ -4,7 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefixgym.baselines.id_table import NONE, doubled, find, find_or_add, id_table, remove
+from prefixgym.baselines.id_table import (
+    NONE,
+    doubled,
+    find,
+    find_or_add,
+    id_table,
+    remove,
+    with_entries,
+)
 from prefixgym.baselines.recency import (
     NOBODY,
     Recency,
@@ -77,3 +85,11 @@ def test_recency_is_an_order_of_last_use(steps: list[tuple[str, int, int]]) -> N
     larger = with_capacity(lists, 9)
     assert [order(larger, 0, u) for u in range(2)] == expected
     assert not np.any([contains(larger, 0, 0, k) for k in range(6, 9)])
+
+
+def test_what_belongs_to_entries_grows_with_them() -> None:
+    rows = np.arange(12).reshape(2, 2, 3)
+    larger = with_entries(rows, 4)
+    assert larger.shape == (2, 4, 3)
+    assert (larger[:, :2] == rows).all()
+    assert not larger[:, 2:].any()
