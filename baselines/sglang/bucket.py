@@ -93,8 +93,8 @@ class Bucket(ScoredRouter):
         self._length = np.zeros(shape[0], np.int64)
         self._window = np.empty((shape[0], _START_CAPACITY), _SENT)
 
-    def route(self, view: View) -> NDArray[np.int64]:
-        """By balance, or by length."""
+    def hear(self, view: View) -> None:
+        """Move the ranges where it is time to."""
         _adjust(
             view.requests["time"],
             float(self.bucket_adjust_interval_secs),
@@ -105,7 +105,6 @@ class Bucket(ScoredRouter):
             self._mean,
             self._ends,
         )
-        return super().route(view)
 
     def scores(self, view: View) -> NDArray[np.float64]:
         """Characters in the window where they are out of balance; else 0 in range, 1 outside."""
