@@ -46,15 +46,13 @@ class DynamoApproximate(Dynamo):
 
     Every decision puts the prompt's full blocks into the index under the chosen instance, for
     router_ttl_secs from now; blocks that are there already start anew. When the index holds more
-    than router_max_tree_size blocks, those that would expire first go until router_prune_target_
-    ratio of that is left, of one decision the last block first. A block counts once for each
-    instance. What the engines evict, or cache for the first time during decoding, is not seen.
-
-    The size is in blocks of the cluster, as Dynamo's is in blocks of the engine.
+    than router_max_tree_size blocks, those that would expire first go, of one decision the last
+    block first, until that times router_prune_target_ratio are left. What the engines evict, or
+    cache for the first time during decoding, is not seen.
 
     Attributes:
         router_ttl_secs: seconds.
-        router_max_tree_size: blocks.
+        router_max_tree_size: blocks of the cluster; one on two instances counts twice.
         router_prune_target_ratio: share that is kept, above 0 to 1.
     """
 

@@ -6,8 +6,8 @@ Source: `routers_flexlb_dynamo_preble_mooncake.md` §2.2-§2.5; read in ai-dynam
 1.6.1, which decides where the two differ.
 
 Dynamo's block size follows the engine, and so does ours: a block is one of the cluster's. Only
-device memory is credited, as no instance has other tiers. The router's queue, off by default since
-1.0, is not here: requests would wait in it before an instance is chosen.
+device memory is credited, as no instance has other tiers. The router's queue, off by default, is
+not here: requests would wait in it before an instance is chosen for them.
 """
 
 import math
@@ -45,6 +45,12 @@ class _KvRouter(ScoredRouter):
         prefill tokens > active_prefill_tokens_threshold_frac · max_num_batched_tokens
 
     If every instance that is there is busy, the request is rejected.
+
+    Attributes:
+        router_temperature: 0 takes the least cost, above 0 draws.
+        active_decode_blocks_threshold: share of the KV blocks above which an instance is busy.
+        active_prefill_tokens_threshold: tokens in prefill above which an instance is busy.
+        active_prefill_tokens_threshold_frac: the same as a share of max_num_batched_tokens.
     """
 
     may_reject = True
@@ -177,10 +183,6 @@ class Dynamo(_KvRouter):
     than in Dynamo.
 
     Attributes:
-        router_temperature: 0 takes the least cost, above 0 draws (see `_KvRouter`).
-        active_decode_blocks_threshold: share of KV blocks above which an instance is busy.
-        active_prefill_tokens_threshold: tokens in prefill above which an instance is busy.
-        active_prefill_tokens_threshold_frac: the same as a share of max_num_batched_tokens.
         overlap_score_credit: blocks of prefill that a cached block takes off.
         overlap_score_credit_decay: how fast the credit fades where more is in prefill.
         prefill_load_scale: blocks in use that a block of prefill weighs.
@@ -236,15 +238,11 @@ class DynamoClassic(_KvRouter):
     worth and how much prefill weighs.
 
     Attributes:
-        router_temperature: 0 takes the least cost, above 0 draws (see `_KvRouter`).
-        active_decode_blocks_threshold: share of KV blocks above which an instance is busy.
-        active_prefill_tokens_threshold: tokens in prefill above which an instance is busy.
-        active_prefill_tokens_threshold_frac: the same as a share of max_num_batched_tokens.
         overlap_score_weight: blocks in use that a block of prefill weighs.
     """
 
     name = "dynamo_classic"
-    source = "NVIDIA Dynamo 0.4 to 0.9, KV router (§2.2)"
+    source = "NVIDIA Dynamo of 2025 to early 2026, KV router (§2.2)"
     family = "Dynamo"
     knows = ("index", "ledger", "telemetry")
 

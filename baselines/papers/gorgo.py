@@ -33,6 +33,15 @@ class _Gorgo(ScoredRouter):
     among equals. All instances have metrics, so the package's random choice without any does not
     occur. The simulated network is the same to every instance, so the round-trip times are
     what a probe would say, and cost nothing but the score.
+
+    Attributes:
+        rtt_weight: ms of score for a ms of round trip.
+        rtt_ms: round-trip time of each instance in ms, comma-separated; empty: all equal.
+        auto_tune: whether the weights in `tuned` are moved while requests are served.
+        tuned: which weights, comma-separated.
+        objective_metric: what the tuner judges by, one of `OBJECTIVES`.
+        window_size: ended requests that are judged together.
+        hop_size: ended requests from one judgement to the next.
     """
 
     ties = "first"
@@ -155,13 +164,7 @@ class Gorgo(_Gorgo):
     the tuner.
 
     Attributes:
-        rtt_weight: ms of score for a ms of round trip.
-        rtt_ms: round-trip time of each instance in ms, comma-separated; empty: all equal.
-        auto_tune: whether the weights in `tuned` are moved while requests are served.
-        tuned: which weights, comma-separated. The package's default leaves out load_weight.
-        objective_metric: what the tuner judges by, one of `OBJECTIVES`.
-        window_size: ended requests that are judged together.
-        hop_size: ended requests from one judgement to the next.
+        tuned: which weights, comma-separated; the package's default leaves out load_weight.
         prefill_weight: ms of score for a token to prefill.
         load_weight: ms of score for a token in flight.
     """
@@ -196,13 +199,6 @@ class Gorgo2D(_Gorgo):
     The package measures the rates by a regression of TTFT; here they are given.
 
     Attributes:
-        rtt_weight: ms of score for a ms of round trip.
-        rtt_ms: round-trip time of each instance in ms, comma-separated; empty: all equal.
-        auto_tune: whether the weights in `tuned` are moved while requests are served.
-        tuned: which weights, comma-separated.
-        objective_metric: what the tuner judges by, one of `OBJECTIVES`.
-        window_size: ended requests that are judged together.
-        hop_size: ended requests from one judgement to the next.
         prefill_rate: ms for a token to prefill.
         queue_rate: ms for a token in flight.
         queue_weight: what the queue counts in the sum.

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_tapes import Sent, play
 from made_views import BLOCK, cluster_of, decide, one_view, router_for
 
 from prefixgym.baselines.probabilistic import softmax
@@ -192,6 +193,16 @@ def test_busy_instances_are_not_chosen_and_all_busy_rejects(limit: str, value: f
     assert decide(router, decision_of(2, [1], slot=3)) == 2
     # A rejected request left nothing behind.
     assert decide(router, decision_of(2, [1], (2, 1, ENDED), slot=3)) == 1
+
+
+def test_rejections_end_when_prefills_end() -> None:
+    # Two prompts of 16 blocks at once are too many for one instance; after a second they are done.
+    router = router_for(1, "dynamo", active_prefill_tokens_threshold=20.0 * BLOCK)
+    sent = [
+        Sent(time, range(1000 * k, 1000 * k + 16)) for k, time in enumerate([0.0, 0.0, 0.0, 2.0])
+    ]
+    outcomes = play(router, sent, 1, block_size=BLOCK)
+    assert (outcomes["instance"] >= 0).tolist() == [True, True, False, True]
 
 
 def test_what_the_engine_uses_makes_it_busy_too() -> None:
