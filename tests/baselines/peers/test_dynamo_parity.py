@@ -5,6 +5,7 @@ of our costs, and to be our choice where one instance alone has it. Exact ties a
 by both; ours then follows, so that the bookings stay the same.
 """
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -253,8 +254,8 @@ def test_same_decisions(
             assert router.scores(view)[0].tolist() == [p / BLOCK + d for p, d, _ in loads]
         ties += pair.decide(view, tokens, ids)
         pair.go_on(caches)
-    # Measured: 2 %, without prefill, where costs are whole numbers, 16 %.
-    assert ties < 0.2 * decisions
+    # Measured: 2 to 7 %; without prefill, where costs are whole numbers, 13 to 16 %.
+    assert ties < 0.25 * decisions
     assert len(caches) == WORKERS * CACHE_BLOCKS  # so blocks were removed, too
 
 
@@ -273,6 +274,43 @@ def test_same_decisions_without_events(service: Service) -> None:
         service.wait_for_overlap(tokens, [sum(i in blocks for i in ids) for blocks in believed])
         pair.go_on(None)
     assert ties < 20
+
+
+@pytest.mark.parametrize(
+    "service",
+    [{"DYN_ROUTER_USE_KV_EVENTS": "false", "DYN_ROUTER_TTL_SECS": "2"}],
+    indirect=True,
+)
+def test_the_real_index_expires_as_ours(service: Service) -> None:
+    router = scored("dynamo_approximate", {"router_ttl_secs": 2.0})
+    pair = Pair(service, router, 6)
+    long, forked = list(range(3 * BLOCK)), [*range(2 * BLOCK), *range(900, 900 + BLOCK)]
+
+    def send(tokens: list[int], ids: list[int], time: float) -> None:
+        view = pair.view(tokens, ids, [0] * WORKERS)
+        view.requests["time"] = time
+        router.hear(view)
+        pair.decide(view, tokens, ids)
+        slot = int(view.requests["slot"][0])
+        pair.first_token(slot)
+        pair.end(slot)
+
+    def believed(tokens: list[int], ids: list[int], time: float) -> list[int]:
+        """Cached blocks, as ours counts them with nothing in flight."""
+        view = pair.view(tokens, ids, [0] * WORKERS)
+        view.requests["time"] = time
+        router.hear(view)
+        return [2 * len(ids) - int(cost) for cost in router.scores(view)[0]]
+
+    send(long, [0, 1, 2], 0.0)
+    service.wait_for_overlap(long, believed(long, [0, 1, 2], 0.0))
+    time.sleep(1)
+    send(forked, [0, 1, 3], 1.0)  # goes to the same worker and renews two blocks
+    service.wait_for_overlap(forked, believed(forked, [0, 1, 3], 1.0))
+    for now, blocks in ((2.0, 2), (3.0, 0)):  # the third block goes first, then the others
+        ours = believed(long, [0, 1, 2], now)
+        assert sum(ours) == blocks
+        service.wait_for_overlap(long, ours)
 
 
 @pytest.mark.parametrize("service", [{"DYN_ROUTER_TEMPERATURE": "0.5"}], indirect=True)
