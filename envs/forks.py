@@ -30,7 +30,9 @@ def _copy_rows(
         source, target = sources[a], targets[a]
         for k in range(first, last):
             if chosen[k]:
-                target[k, :] = source[k // copies, :]
+                row, copy = source[k // copies], target[k]
+                for b in range(len(row)):
+                    copy[b] = row[b]
     return 0
 
 
