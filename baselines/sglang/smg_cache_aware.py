@@ -11,15 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.baselines.choosing import candidates, first_least, random_least
-from prefixgym.baselines.id_table import (
-    NONE,
-    IdTable,
-    doubled,
-    find,
-    find_or_add,
-    id_table,
-    with_entries,
-)
 from prefixgym.baselines.probabilistic import rendezvous, softmax
 from prefixgym.baselines.router import register, router_keys
 from prefixgym.baselines.sglang.gate import (
@@ -33,10 +24,10 @@ from prefixgym.baselines.sglang.gate import (
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.rng import random_word
+from prefixgym.envs.view.history import History, insert, sent_blocks
 from prefixgym.envs.view.view import View
 
 _MOST_HOLDERS = 8
-_START_BLOCKS = 1024
 
 
 @register
@@ -93,21 +84,23 @@ class SmgCacheAware(GatedRouter):
         self._keys = router_keys(seeds)
         self._block_size = cluster.block_size
         self._sent = np.zeros(shape, np.int64)
-        self._known = id_table(len(seeds), _START_BLOCKS)
-        self._holders = np.zeros((shape[0], _START_BLOCKS, shape[1]), np.bool_)
+        self._history = History(*shape)
 
     def route(self, view: View) -> NDArray[np.int64]:
         """A holder or the least loaded instance."""
-        while self._known.num_spare.min() < view.block_ids.shape[1]:
-            self._known = doubled(self._known)
-            self._holders = with_entries(self._holders, self._known.ids.shape[1])
+        history = self._history
+        history.reserve(view.block_ids.shape[1])
         chosen = np.empty(view.num_envs, np.int64)
         _choose(
             view.requests,
             view.block_ids,
             view.instances,
-            self._known,
-            self._holders,
+            history.trees,
+            history.edges,
+            history.stamps,
+            history.ids,
+            history.slots,
+            history.tokens,
             self._sent,
             self._keys,
             self._settings(),
@@ -126,8 +119,12 @@ def _choose(
     requests: NDArray[np.void],
     block_ids: NDArray[np.int64],
     instances: NDArray[np.void],
-    known: IdTable,
-    holders: NDArray[np.bool_],
+    trees: NDArray[np.void],
+    edges: NDArray[np.void],
+    stamps: NDArray[np.int32],
+    ids: NDArray[np.int64],
+    slots: NDArray[np.int32],
+    tokens: NDArray[np.int64],
     sent: NDArray[np.int64],
     keys: NDArray[np.uint64],
     settings: GateSettings,
@@ -141,37 +138,40 @@ def _choose(
     num_instances = instances.shape[1]
     picks = np.empty(num_instances, np.int64)
     costs, shares = np.empty(num_instances), np.empty(num_instances)
+    blocks = np.empty(num_instances, np.int64)
     for e in range(len(chosen)):
         request, rows = requests[e], instances[e]
         count = candidates(rows, picks)
-        num_blocks = full_blocks(request, page)
+        prompt = block_ids[e, : full_blocks(request, page)]
+        sent_blocks(edges[e], stamps[e], ids[e], slots[e], prompt, blocks)
+        depth = blocks.max()
         choice = least = least_loaded(rows, sent[e], picks, count)
-        if not is_memory_pressed(rows, picks, count, settings):
-            depth, last = 0, NONE
-            while depth < num_blocks:
-                entry = find(known, e, block_ids[e, depth])
-                if entry == NONE:
-                    break
-                depth, last = depth + 1, entry
-            if depth * page / request["prompt_tokens"] > cache_threshold:
-                request_blocks = max(request["prompt_tokens"] // block_size, 1)
-                decay = overlap_decay / (block_size * request_blocks)
-                if not _weigh_holders(rows, holders[e, last], picks, count, decay, costs):
-                    chosen[e] = picks[0]
-                    continue
-                if temperature > 0:
-                    softmax(costs, picks, count, 0, np.inf, temperature, shares)
-                    choice = rendezvous(random_word(keys[e], request["index"]), shares)
-                else:
-                    choice = _best(rows, costs, picks, count, keys[e], request["index"])
-                if spills(rows, choice, picks, count, settings):
-                    choice = least
-        for k in range(num_blocks):
-            entry, is_new = find_or_add(known, e, block_ids[e, k])
-            if is_new:
-                for i in range(num_instances):
-                    holders[e, entry, i] = False
-            holders[e, entry, choice] = True
+        share = depth * page / request["prompt_tokens"]
+        if share > cache_threshold and not is_memory_pressed(rows, picks, count, settings):
+            request_blocks = max(request["prompt_tokens"] // block_size, 1)
+            decay = overlap_decay / (block_size * request_blocks)
+            if not _weigh_holders(rows, blocks == depth, picks, count, decay, costs):
+                chosen[e] = picks[0]
+                continue
+            if temperature > 0:
+                softmax(costs, picks, count, 0, np.inf, temperature, shares)
+                choice = rendezvous(random_word(keys[e], request["index"]), shares)
+            else:
+                choice = _best(rows, costs, picks, count, keys[e], request["index"])
+            if spills(rows, choice, picks, count, settings):
+                choice = least
+        insert(
+            trees[e : e + 1],
+            edges[e],
+            stamps[e],
+            ids[e],
+            slots[e],
+            tokens[e],
+            prompt,
+            len(prompt) * page,
+            page,
+            choice,
+        )
         sent[e, choice] += 1
         chosen[e] = choice
 

@@ -126,6 +126,16 @@ def test_memory_pressure_turns_affinity_off(name: str) -> None:
     assert not keeps([0.25, 0.76], balance_token_usage_threshold=0.5)
 
 
+@pytest.mark.parametrize(
+    ("name", "boundary"), [("smg_cache_aware", {}), (HASH, {"cache_boundaries": "512"})]
+)
+def test_any_number_of_prefixes(name: str, boundary: dict[str, str]) -> None:
+    router = started(3, name, **boundary)
+    for k in range(3000):
+        assert send(router, [k], [int(i != k % 3) for i in range(3)]) == k % 3
+    assert [send(router, [k], [0, 0, 0]) for k in range(6)] == [0, 1, 2, 0, 1, 2]
+
+
 # --- cache_index = hash ------------------------------------------------------------------------
 
 
