@@ -3,21 +3,25 @@
 from prefixgym.baselines.vllm import (
     cache_aware,
     consistent_hash,
+    kv_aware,
     kvaware,
     loadaware,
     prefixaware,
     rendezvous_hash,
     session,
     sticky_least_loaded,
+    ttft,
 )
 
 __all__ = [
     "cache_aware",
     "consistent_hash",
+    "kv_aware",
     "kvaware",
     "loadaware",
     "prefixaware",
     "rendezvous_hash",
     "session",
     "sticky_least_loaded",
+    "ttft",
 ]

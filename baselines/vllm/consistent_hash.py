@@ -1,4 +1,4 @@
-"""vllm-router's consistent_hash: every session has a home on a ring, and one fallback for all.
+"""vllm-router's consistent_hash: every session has a home on a ring of hashes.
 
 Source: `routers_sglang_vllm_aibrix_llmd.md` §2.10; read in vllm-project/router
 `src/policies/consistent_hash.rs` at 080589a0 and held against vllm-router 0.1.17.
@@ -21,22 +21,35 @@ from prefixgym.envs.view.view import View
 @register
 @dataclass
 class ConsistentHash(SessionAffinity):
-    """The home of the request's session, or the first available instance while that is away.
+    """The home of the request's session; while that is away, as `failover` says.
 
-    So all sessions of an instance that fails go to one other instance. `session_affinity` walks on
-    along the ring instead and spreads them.
+    The policy's own rule for a home that is away is the first available instance, so that all
+    sessions of an instance that fails go to one other. In the wheel that rule is dead: the router
+    shows the policy only the available workers, and the ring is laid anew without the others.
 
     The key is the first there is of: header x-session-id (or -user-, -tenant-, -correlation-,
     -request-, -trace-id), session_id or user in the body, the whole body. Here it is the session.
+
+    Attributes:
+        failover: `ring` goes on along the ring, as vllm-router 0.1.17 does; `first` takes the first
+            available instance, as its policy does by itself. (Not an option of the real router.)
     """
 
     name = "consistent_hash"
     source = "vllm-project/router, consistent_hash, vllm-router 0.1.17 (§2.10)"
 
+    failover: str = "ring"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("failover", self.failover in ("ring", "first"), "ring, first")
+
     def route(self, view: View) -> NDArray[np.int64]:
-        """The session's home, or the first available instance."""
+        """The session's home, or its stand-in."""
+        if self.failover == "ring":
+            return super().route(view)
         chosen = np.empty(view.num_envs, np.int64)
-        _consistent_hash(
+        _to_home_or_first(
             view.requests,
             view.instances,
             self._ring.positions,
@@ -48,7 +61,7 @@ class ConsistentHash(SessionAffinity):
 
 
 @kernel
-def _consistent_hash(
+def _to_home_or_first(
     requests: NDArray[np.void],
     instances: NDArray[np.void],
     positions: NDArray[np.uint64],

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from prefixgym.baselines.choosing import candidates, home
 from prefixgym.baselines.router import Router, router_keys
 from prefixgym.envs.cluster.spec import ClusterSpec
-from prefixgym.envs.jit import kernel
+from prefixgym.envs.jit import Record, kernel
 from prefixgym.envs.rng import random_word
 from prefixgym.envs.view.arrival_rate import ArrivalRate
 from prefixgym.envs.view.hash_ring import HashRing
@@ -99,13 +99,24 @@ def to_session(
     chosen: NDArray[np.int64],
 ) -> None:
     """Send every request that is TO_FALLBACK to its session's home on the ring."""
-    num_instances = instances.shape[1]
-    picks = np.empty(num_instances, np.int64)
     for e in range(len(chosen)):
         if chosen[e] == TO_FALLBACK:
-            count = candidates(instances[e], picks)
-            key = random_word(keys[e], requests[e]["session"])
-            chosen[e] = home(positions, owners, key, picks, count, num_instances)
+            chosen[e] = session_home(requests[e], instances[e], positions, owners, keys[e])
+
+
+@kernel
+def session_home(
+    request: Record,
+    instances: NDArray[np.void],
+    positions: NDArray[np.uint64],
+    owners: NDArray[np.int64],
+    key: np.uint64,
+) -> int:
+    """The home of one request's session on the ring."""
+    picks = np.empty(len(instances), np.int64)
+    count = candidates(instances, picks)
+    place = random_word(key, request["session"])
+    return home(positions, owners, place, picks, count, len(instances))
 
 
 @kernel

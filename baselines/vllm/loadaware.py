@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from prefixgym.baselines.choosing import candidates
 from prefixgym.baselines.router import register
 from prefixgym.baselines.vllm.fallback import TO_FALLBACK, IndexRouter
-from prefixgym.envs.jit import kernel
+from prefixgym.envs.jit import Record, kernel
 from prefixgym.envs.view.view import View
 
 
@@ -71,22 +71,31 @@ def _loadaware(
     beta: float,
     chosen: NDArray[np.int64],
 ) -> None:
-    picks = np.empty(instances.shape[1], np.int64)
     for e in range(len(chosen)):
-        count = candidates(instances[e], picks)
-        total, held = 0, False
+        chosen[e] = best_by_load(requests[e], instances[e], loads[e], beta)
+
+
+@kernel
+def best_by_load(
+    request: Record, instances: NDArray[np.void], loads: NDArray[np.int64], beta: float
+) -> int:
+    """Where one environment's request goes, TO_FALLBACK if no available instance has a hit."""
+    picks = np.empty(len(instances), np.int64)
+    count = candidates(instances, picks)
+    total, held = 0, False
+    for k in range(count):
+        total += loads[picks[k]]
+        held = held or instances[picks[k]]["hit_tokens"] > 0
+    best = TO_FALLBACK
+    if held:
+        mean = total / count
+        prompt_tokens = request["prompt_tokens"]
+        best_score = -np.inf
         for k in range(count):
-            total += loads[e, picks[k]]
-            held = held or instances[e, picks[k]]["hit_tokens"] > 0
-        chosen[e] = TO_FALLBACK
-        if held:
-            mean = total / count
-            prompt_tokens = requests[e]["prompt_tokens"]
-            best_score = -np.inf
-            for k in range(count):
-                i = picks[k]
-                benefit = min(instances[e, i]["hit_tokens"], prompt_tokens) / max(prompt_tokens, 1)
-                score = benefit - beta * ((loads[e, i] - mean) / max(1.0, mean))
-                if score > best_score:
-                    best_score = score
-                    chosen[e] = i
+            i = picks[k]
+            benefit = min(instances[i]["hit_tokens"], prompt_tokens) / max(prompt_tokens, 1)
+            score = benefit - beta * ((loads[i] - mean) / max(1.0, mean))
+            if score > best_score:
+                best_score = score
+                best = i
+    return int(best)

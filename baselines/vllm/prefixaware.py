@@ -78,7 +78,6 @@ class Prefixaware(Router):
     def route(self, view: View) -> NDArray[np.int64]:
         """One of those with the longest prefix, or the one with the lowest arrival rate."""
         chosen = np.empty(view.num_envs, np.int64)
-        ends = np.empty(view.num_envs, np.int32)
         least_tokens = self.prefix_min_match_length / self.chars_per_token
         _choose(
             view.requests,
@@ -89,7 +88,6 @@ class Prefixaware(Router):
             self._keys,
             self._block_size,
             least_tokens,
-            ends,
             chosen,
         )
         if self.prefix_min_match_length > 0:
@@ -106,7 +104,6 @@ class Prefixaware(Router):
             view.block_ids,
             self._tree,
             self._holders,
-            ends,
             self._block_size,
             chosen,
         )
@@ -123,16 +120,13 @@ def _choose(
     keys: NDArray[np.uint64],
     block_size: int,
     least_tokens: float,
-    ends: NDArray[np.int32],
     chosen: NDArray[np.int64],
 ) -> None:
-    """Write the choices and the nodes in which the prompts leave the tree, [E] each."""
     picks = np.empty(instances.shape[1], np.int64)
     for e in range(len(chosen)):
         request = requests[e]
         count = candidates(instances[e], picks)
         matched, node = match(tree, e, block_ids[e, : request["num_blocks"]])
-        ends[e] = node
         held = 0
         while node != ROOT:
             for k in range(count):
@@ -159,7 +153,6 @@ def _remember(
     block_ids: NDArray[np.int64],
     tree: PrefixTree,
     holders: NDArray[np.bool_],
-    ends: NDArray[np.int32],
     block_size: int,
     chosen: NDArray[np.int64],
 ) -> None:
@@ -167,10 +160,10 @@ def _remember(
         request = requests[e]
         prompt = block_ids[e, : request["num_blocks"]]
         tokens = min(len(prompt) * block_size, request["prompt_tokens"])
-        _, node, upper = insert(tree, e, prompt, tokens, block_size)
-        if upper != NONE:  # split off `ends[e]`, and so held by the same
+        _, node, lower, upper = insert(tree, e, prompt, tokens, block_size)
+        if upper != NONE:
             for i in range(holders.shape[2]):
-                holders[e, upper, i] = holders[e, ends[e], i]
+                holders[e, upper, i] = holders[e, lower, i]
         while node != ROOT and not holders[e, node, chosen[e]]:
             holders[e, node, chosen[e]] = True
             node = int(tree.nodes[e, node]["parent"])

@@ -4,8 +4,9 @@ Everything runs in one event loop: that of the test.
 """
 
 import asyncio
+import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -41,12 +42,16 @@ _DESCRIBE = ("/get_model_info", "/model_info", "/get_server_info", "/server_info
 
 @dataclass
 class Arrival:
-    """A generation request that has reached a worker; answered once `answer` is set."""
+    """A generation request that has reached a worker; answered once `answer` is set.
+
+    One that asks for a stream gets the first chunk once `first_token` is set.
+    """
 
     worker: int
     body: dict[str, Any]
     headers: dict[str, str]
     answer: asyncio.Event = field(default_factory=asyncio.Event)
+    first_token: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class MockWorkers:
@@ -56,7 +61,8 @@ class MockWorkers:
         urls: where each worker listens.
         arrivals: generation requests in order of arrival, at all workers together.
         healthy: worker k answers its health checks only while `healthy[k]`.
-        loads: what worker k says to `/get_load`, in tokens; an absent one answers 404.
+        loads: load of worker k as it says to `/get_load`; an absent one answers 404.
+        load_answer: how it says that.
 
     Args:
         count: number of workers.
@@ -69,6 +75,7 @@ class MockWorkers:
         self.arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
         self.healthy = [True] * count
         self.loads: dict[int, int] = {}
+        self.load_answer: Callable[[int], Any] = lambda load: [{"dp_rank": 0, "num_tokens": load}]
         self._count = count
         self._holding = frozenset(range(count) if holding is None else holding)
         self._runners: list[web.AppRunner] = []
@@ -104,11 +111,22 @@ class MockWorkers:
         async def load(request: web.Request) -> web.Response:
             if worker not in self.loads:
                 return web.Response(status=404)
-            return web.json_response([{"dp_rank": 0, "num_tokens": self.loads[worker]}])
+            return web.json_response(self.load_answer(self.loads[worker]))
 
-        async def generate(request: web.Request) -> web.Response:
+        async def stream(request: web.Request, arrival: Arrival) -> web.StreamResponse:
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            await arrival.first_token.wait()
+            await response.write(b"data: " + json.dumps(_ANSWER).encode() + b"\n\n")
+            await arrival.answer.wait()
+            await response.write(b"data: [DONE]\n\n")
+            return response
+
+        async def generate(request: web.Request) -> web.StreamResponse:
             arrival = Arrival(worker, await request.json(), dict(request.headers))
             self.arrivals.put_nowait(arrival)
+            if worker in self._holding and arrival.body.get("stream"):
+                return await stream(request, arrival)
             if worker in self._holding:
                 await arrival.answer.wait()
             return web.json_response(_ANSWER)

@@ -44,10 +44,12 @@ class Flight:
     Attributes:
         arrivals: where it was sent, in order of arrival.
         response: done with the response's status once the client has all of it.
+        started: set once the client has the beginning.
     """
 
     arrivals: list[Arrival]
     response: asyncio.Task[int]
+    started: asyncio.Event
 
     @property
     def worker(self) -> int:
@@ -55,9 +57,17 @@ class Flight:
         (arrival,) = self.arrivals
         return arrival.worker
 
+    async def start(self) -> None:
+        """Let the workers send a stream's first chunk, and wait until the client has it."""
+        for arrival in self.arrivals:
+            arrival.first_token.set()
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            await self.started.wait()
+
     async def finish(self) -> None:
         """Let the workers answer, and wait until the client has the answer."""
         for arrival in self.arrivals:
+            arrival.first_token.set()
             arrival.answer.set()
         async with asyncio.timeout(_ANSWER_SECONDS):
             assert await self.response == 200
@@ -126,7 +136,7 @@ class RealRouter:
     async def printed(self, text: str, times: int) -> None:
         """Wait until the router has printed `text` so often."""
         async with asyncio.timeout(_ANSWER_SECONDS):
-            while self.log().count(text) < times:
+            while Path(self._log.name).read_bytes().count(text.encode()) < times:
                 await asyncio.sleep(0.01)
 
     async def listed(self) -> list[dict[str, Any]]:
@@ -167,7 +177,9 @@ class RealRouter:
 
         One call at a time: whatever arrives meanwhile is taken for this request's.
         """
-        flight = Flight([], asyncio.create_task(self._post(path, body, headers)))
+        started = asyncio.Event()
+        response = asyncio.create_task(self._post(path, body, headers, started))
+        flight = Flight([], response, started)
         for _ in range(arrivals):
             arrival = asyncio.create_task(self._workers.arrivals.get())
             done, _ = await asyncio.wait(
@@ -183,8 +195,14 @@ class RealRouter:
         return flight
 
     async def _post(
-        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str] | None,
+        started: asyncio.Event,
     ) -> int:
         async with self._client.post(path, json=body, headers=headers) as response:
+            await response.content.readany()
+            started.set()
             await response.read()
             return response.status
