@@ -141,8 +141,8 @@ def empty_books(num_envs: int, num_instances: int) -> Books:
     )
 
 
-def grow(books: Books, num_slots: int, num_events: int) -> Books:
-    """The same books with room for `num_slots` requests, and for `num_events` further reports."""
+def grow(books: Books, num_slots: int, num_events: NDArray[np.int64]) -> Books:
+    """The same books with room for `num_slots` requests, and for `num_events` [E] more reports."""
     old = books.members.shape[1]
     if num_slots > old:
         books = books._replace(
@@ -153,7 +153,7 @@ def grow(books: Books, num_slots: int, num_events: int) -> Books:
             free_entries=widened(books.free_entries, num_slots),
         )
         _free(books, old)
-    reports = int(books.num_reports.max()) + num_events
+    reports = int((books.num_reports + num_events).max())
     if reports > books.reports.shape[1]:
         books = books._replace(reports=widened(books.reports, 2 * reports))
     return books

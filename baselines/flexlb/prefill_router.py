@@ -234,7 +234,7 @@ class PrefillRouter(Router):
 
     def route(self, view: View) -> NDArray[np.int64]:
         """The strategy's choice; N where no worker is eligible."""
-        self._books = grow(self._books, view.num_slots, view.events.shape[1])
+        self._books = grow(self._books, view.num_slots, view.num_events)
         chosen = np.empty(view.num_envs, np.int64)
         self._choose(view, chosen)
         return chosen
