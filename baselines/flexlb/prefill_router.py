@@ -67,7 +67,8 @@ class PrefillRouter(Router):
     ledger does not know: here requests that were sent without a batcher, once a status poll named
     them, or requests waiting at the last poll beyond those in the ledger. Requests that decode do
     not count (the real prefill workers have none). With nobody eligible the request is rejected
-    (NO_AVAILABLE_WORKER).
+    (NO_AVAILABLE_WORKER). Engines never refuse what is sent to them, so no worker is ever left out
+    for having refused.
 
     A worker's hit is its leading cached blocks, in tokens; where they cover the prompt, FlexLB
     takes L - block size, the view the last block boundary below L: the same unless the last block
