@@ -23,7 +23,7 @@ from prefixgym.baselines.dynamo.run_tree import (
     set_number,
     with_room,
 )
-from prefixgym.baselines.papers.recent_keys import full_blocks
+from prefixgym.baselines.full_blocks import full_blocks
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.memory import widened
 from prefixgym.envs.view.view import ENDED, FIRST_TOKEN, View

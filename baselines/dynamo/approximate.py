@@ -22,7 +22,7 @@ from prefixgym.baselines.dynamo.run_tree import (
     split,
     with_room,
 )
-from prefixgym.baselines.papers.recent_keys import full_blocks
+from prefixgym.baselines.full_blocks import full_blocks
 from prefixgym.baselines.router import register
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.baselines.choosing import candidates, draw_two
+from prefixgym.baselines.full_blocks import full_blocks
 from prefixgym.baselines.id_table import NONE
 from prefixgym.baselines.papers.recent_keys import (
     NO_KEY,
     RecentKeys,
     enter,
-    full_blocks,
     recent_keys,
     with_room,
 )

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.baselines.choosing import candidates
+from prefixgym.baselines.full_blocks import full_blocks
 from prefixgym.baselines.papers.recent_keys import (
     RecentKeys,
     count_of,
     enter,
-    full_blocks,
     recent_keys,
     with_room,
 )

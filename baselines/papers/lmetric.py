@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.baselines.choosing import candidates, first_least
+from prefixgym.baselines.full_blocks import full_blocks
 from prefixgym.baselines.papers.recent_keys import (
     NO_KEY,
     RecentKeys,
     count_of,
     enter,
-    full_blocks,
     note_of,
     recent_keys,
     set_note,

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from prefixgym.baselines.aibrix.prefix_cache import keep_least_loaded, usual_load
 from prefixgym.baselines.choosing import candidates
+from prefixgym.baselines.full_blocks import full_blocks
 from prefixgym.baselines.papers.flights import Flights
-from prefixgym.baselines.papers.recent_keys import full_blocks
 from prefixgym.baselines.papers.reward_network import RewardNetwork
 from prefixgym.baselines.papers.training_data import TrainingData
 from prefixgym.baselines.papers.two_homes import two_homes

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.baselines.id_table import NONE, IdTable, doubled, find, find_or_add, id_table, remove
-from prefixgym.envs.jit import Record, kernel
+from prefixgym.envs.jit import kernel
 from prefixgym.envs.memory import widened
 
 NO_KEY = -1
@@ -101,12 +101,3 @@ def note_of(recent: RecentKeys, e: int, key: int) -> int:
 def set_note(recent: RecentKeys, e: int, key: int, note: int) -> None:
     """Keep a number with `key`, which is in the window."""
     recent.notes[e, find(recent.table, e, key)] = note
-
-
-@kernel
-def full_blocks(request: Record, block_size: int) -> int:
-    """Blocks of the current prompt that are full and have an id.
-
-    Routers that key requests by their first blocks hash full ones only.
-    """
-    return int(min(request["num_blocks"], request["prompt_tokens"] // block_size))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.baselines.router import Router
-from prefixgym.envs.jit import Record, kernel
+from prefixgym.envs.jit import kernel
 
 
 class GateSettings(NamedTuple):
@@ -114,9 +114,3 @@ def is_memory_pressed(
         high > settings.overload_token_usage_threshold
         or high - low > settings.balance_token_usage_threshold
     )
-
-
-@kernel
-def full_blocks(request: Record, block_size: int) -> int:
-    """The request's ids that stand for whole blocks."""
-    return int(min(request["num_blocks"], request["prompt_tokens"] // block_size))

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.baselines.choosing import candidates, first_least, random_least
+from prefixgym.baselines.full_blocks import full_blocks
 from prefixgym.baselines.probabilistic import rendezvous, softmax
 from prefixgym.baselines.router import register, router_keys
 from prefixgym.baselines.sglang.gate import (
     GatedRouter,
     GateSettings,
-    full_blocks,
     is_memory_pressed,
     least_loaded,
     spills,
