@@ -118,7 +118,7 @@ class PrefillDecode(PrefixTableRouter):
     def route(self, view: View) -> NDArray[np.int64]:
         """The pod that an imbalance points to, or the least sum of both scores."""
         self._table = table_with_room(self._table, view.block_ids.shape[1], self._size)
-        self._ends = log_with_room(self._ends, view.events.shape[1])
+        self._ends = log_with_room(self._ends, int(view.num_events.max()))
         chosen = np.empty(view.num_envs, np.int64)
         _count_ends(self._ends, view.events, view.num_events, view.requests["time"], self._drained)
         _pd(

@@ -144,8 +144,8 @@ class Preble(Router):
 
     def route(self, view: View) -> NDArray[np.int64]:
         """Exploit or explore."""
-        events, slots = view.events, view.num_slots
-        self._memory = with_room(self._memory, view.block_ids.shape[1], events.shape[1], slots)
+        num_ids, num_events = view.block_ids.shape[1], int(view.num_events.max())
+        self._memory = with_room(self._memory, num_ids, num_events, view.num_slots)
         chosen = np.empty(view.num_envs, np.int64)
         _e2(
             self._memory,
@@ -154,7 +154,7 @@ class Preble(Router):
             view.requests,
             view.block_ids,
             view.instances,
-            events,
+            view.events,
             view.num_events,
             chosen,
         )

@@ -3,7 +3,8 @@
 A radix tree over all prompts (`prefix_tree`). For each node:
 
 - the GPUs that hold it. The scheduler assumes that a GPU caches what it was sent and evicts least
-  recently used leaves beyond its KV capacity; real local schedulers report their evictions.
+  recently used leaves beyond its KV capacity; real local schedulers report their evictions. The
+  KV of answers and of requests that run does not count, so it may believe in too much.
 - for each GPU how many requests of the window H went through it.
 - queueing times of the requests that were placed by it, in the newer and in the older half of H.
   Of a request the scheduler knows the first token: queueing = TTFT - PrefillTime(missed).

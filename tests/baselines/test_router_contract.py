@@ -34,6 +34,12 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"flexlb_batch_enabled": False},
         {"prefill_predictor_type": "learning", "flexlb_batch_algorithm": "slo_budget"},
     ],
+    # Tables of a few blocks.
+    "aibrix_prefix_cache": [{}, {"prefix_cache_block_number": 256}],
+    "llmd_approximate": [{}, {"auto_tune": False, "lru_capacity_per_server": 4}],
+    "llmd_affinity": [{"exploration_probability": 0.5, "affinity_threshold": 0.3}],
+    "llmd_latency": [{}, {"predictor": "none"}],
+    "preble": [{}, {"window": 3, "requests_per_gpu": 1, "decode_ratio": 0.9}],
     "kvaware": [{}, {"fallback": "qps", "kv_aware_threshold": 100}],
     "loadaware": [{}, {"fallback": "qps"}],
     # Small enough that sweeps and both branches of the balance test occur.
