@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_tapes import Sent, play
 from made_views import BLOCK, cluster_of, decide, one_view, router_for, view_of
 
 from prefixgym.baselines.papers.preble import Preble
@@ -265,7 +266,7 @@ def test_memory_is_consistent_and_bounded(steps: list[tuple[list[int], float, st
     assert m.num_requests[0].sum() == 1
 
 
-def check(router: Preble, now: float) -> None:
+def check(router: Preble, now: float, window: float = 180.0) -> None:
     m = router._memory
     nodes = range(m.tree.nodes.shape[1])
     spare = set(m.tree.spare[0, : m.tree.num_spare[0]].tolist())
@@ -279,7 +280,7 @@ def check(router: Preble, now: float) -> None:
             assert parent == ROOT or parent in held
     log = m.requests
     records = [log.records[0, (log.head[0] + k) % log.records.shape[1]] for k in range(log.size[0])]
-    assert all(record["time"] > now - 180 for record in records)
+    assert all(record["time"] > now - window for record in records)
     for gpu in range(2):
         mine = [record for record in records if record["instance"] == gpu]
         assert m.num_requests[0, gpu] == len(mine) == m.uses[0, ROOT, gpu]
@@ -287,6 +288,34 @@ def check(router: Preble, now: float) -> None:
     for node in nodes:
         if node not in spare and node != ROOT:
             assert m.stats[0, node]["references"] >= 0
+
+
+def test_in_the_simulator_every_first_token_and_end_is_heard() -> None:
+    rng = np.random.default_rng(0)
+    requests, time = list[Sent](), 0.0
+    for k in range(300):
+        time += rng.exponential(0.05)
+        shared = int(rng.zipf(1.5)) % 20
+        requests.append(Sent(time, [*range(100 * shared, 100 * shared + 3), 10_000 + k], 20))
+    router = Preble(window=4.0, requests_per_gpu=5)
+    decisions = 0
+
+    def look(view: View) -> None:
+        nonlocal decisions
+        decisions += 1
+        if decisions > 1:
+            check(router, requests[decisions - 2].time, router.window)
+            m = router._memory
+            unanswered = (m.flights[0]["node"] > ROOT).sum()
+            assert unanswered >= view.instances["prefill_requests"].sum()
+
+    outcomes = play(router, requests, 2, kv_blocks=60, look=look)
+    assert decisions == 300
+    # The mean over its last window is about that of all: decoding 19 tokens, in batches of few.
+    measured = (outcomes["tpot"] * (outcomes["output_tokens"] - 1)).mean()
+    assert abs(router._memory.decode_mean[0] / 1e9 - measured) < 0.2 * measured
+    # Half the prompts would be found where they are sent.
+    assert (outcomes["hit_tokens"].sum() / outcomes["prompt_tokens"].sum()) > 0.5
 
 
 @pytest.mark.parametrize(
