@@ -12,20 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.baselines.choosing import candidates, draw
-from prefixgym.baselines.id_table import NONE
-from prefixgym.baselines.prefix_tree import (
-    ROOT,
-    PrefixTree,
-    insert,
-    match,
-    prefix_tree,
-    with_room,
-)
 from prefixgym.baselines.router import Router, register, router_keys
 from prefixgym.baselines.vllm.fallback import QPS_WINDOW, TO_FALLBACK, to_lowest_qps
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.view.arrival_rate import ArrivalRate
+from prefixgym.envs.view.history import History, insert, sent_blocks
 from prefixgym.envs.view.view import View
 
 
@@ -71,20 +63,22 @@ class Prefixaware(Router):
         num_envs, num_instances = len(seeds), len(cluster.instances)
         self._keys = router_keys(seeds)
         self._block_size = cluster.block_size
-        self._tree = prefix_tree(num_envs)
-        self._holders = np.zeros((*self._tree.nodes.shape, num_instances), np.bool_)
+        self._history = History(num_envs, num_instances)
         self._arrivals = ArrivalRate(num_envs, num_instances, QPS_WINDOW)
 
     def route(self, view: View) -> NDArray[np.int64]:
         """One of those with the longest prefix, or the one with the lowest arrival rate."""
+        history = self._history
         chosen = np.empty(view.num_envs, np.int64)
         least_tokens = self.prefix_min_match_length / self.chars_per_token
         _choose(
             view.requests,
             view.block_ids,
             view.instances,
-            self._tree,
-            self._holders,
+            history.edges,
+            history.stamps,
+            history.ids,
+            history.slots,
             self._keys,
             self._block_size,
             least_tokens,
@@ -95,15 +89,16 @@ class Prefixaware(Router):
             self._arrivals.advance(now)
             to_lowest_qps(view.instances, self._arrivals.counts, self._arrivals.seen, chosen)
             self._arrivals.record(now, chosen)
-        self._tree = with_room(self._tree, view.block_ids.shape[1])
-        missing = self._tree.nodes.shape[1] - self._holders.shape[1]
-        if missing > 0:
-            self._holders = np.pad(self._holders, ((0, 0), (0, missing), (0, 0)))
+        history.reserve(view.block_ids.shape[1])
         _remember(
             view.requests,
             view.block_ids,
-            self._tree,
-            self._holders,
+            history.trees,
+            history.edges,
+            history.stamps,
+            history.ids,
+            history.slots,
+            history.tokens,
             self._block_size,
             chosen,
         )
@@ -115,32 +110,33 @@ def _choose(
     requests: NDArray[np.void],
     block_ids: NDArray[np.int64],
     instances: NDArray[np.void],
-    tree: PrefixTree,
-    holders: NDArray[np.bool_],
+    edges: NDArray[np.void],
+    stamps: NDArray[np.int32],
+    ids: NDArray[np.int64],
+    slots: NDArray[np.int32],
     keys: NDArray[np.uint64],
     block_size: int,
     least_tokens: float,
     chosen: NDArray[np.int64],
 ) -> None:
     picks = np.empty(instances.shape[1], np.int64)
+    sent = np.empty(instances.shape[1], np.int64)
     for e in range(len(chosen)):
         request = requests[e]
         count = candidates(instances[e], picks)
-        matched, node = match(tree, e, block_ids[e, : request["num_blocks"]])
-        held = 0
-        while node != ROOT:
-            for k in range(count):
-                held += holders[e, node, picks[k]]
-            if held > 0:
-                break
-            matched = int(tree.nodes[e, node]["depth"])
-            node = int(tree.nodes[e, node]["parent"])
-        if min(matched * block_size, request["prompt_tokens"]) < least_tokens:
+        prompt = block_ids[e, : request["num_blocks"]]
+        sent_blocks(edges[e], stamps[e], ids[e], slots[e], prompt, sent)
+        longest, equals = -1, 0
+        for k in range(count):
+            if sent[picks[k]] > longest:
+                longest, equals = sent[picks[k]], 0
+            equals += sent[picks[k]] == longest
+        if min(longest * block_size, request["prompt_tokens"]) < least_tokens:
             chosen[e] = TO_FALLBACK
             continue
-        skip = draw(keys[e], request["index"], held if held > 0 else count)
+        skip = draw(keys[e], request["index"], equals)
         for k in range(count):
-            if held == 0 or holders[e, node, picks[k]]:
+            if sent[picks[k]] == longest:
                 chosen[e] = picks[k]
                 if skip == 0:
                     break
@@ -151,19 +147,26 @@ def _choose(
 def _remember(
     requests: NDArray[np.void],
     block_ids: NDArray[np.int64],
-    tree: PrefixTree,
-    holders: NDArray[np.bool_],
+    trees: NDArray[np.void],
+    edges: NDArray[np.void],
+    stamps: NDArray[np.int32],
+    ids: NDArray[np.int64],
+    slots: NDArray[np.int32],
+    tokens: NDArray[np.int64],
     block_size: int,
     chosen: NDArray[np.int64],
 ) -> None:
     for e in range(len(chosen)):
-        request = requests[e]
-        prompt = block_ids[e, : request["num_blocks"]]
-        tokens = min(len(prompt) * block_size, request["prompt_tokens"])
-        _, node, lower, upper = insert(tree, e, prompt, tokens, block_size)
-        if upper != NONE:
-            for i in range(holders.shape[2]):
-                holders[e, upper, i] = holders[e, lower, i]
-        while node != ROOT and not holders[e, node, chosen[e]]:
-            holders[e, node, chosen[e]] = True
-            node = int(tree.nodes[e, node]["parent"])
+        prompt = block_ids[e, : requests[e]["num_blocks"]]
+        insert(
+            trees[e : e + 1],
+            edges[e],
+            stamps[e],
+            ids[e],
+            slots[e],
+            tokens[e],
+            prompt,
+            min(len(prompt) * block_size, requests[e]["prompt_tokens"]),
+            block_size,
+            chosen[e],
+        )

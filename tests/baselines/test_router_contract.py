@@ -42,6 +42,13 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "preble": [{}, {"window": 3, "requests_per_gpu": 1, "decode_ratio": 0.9}],
     "kvaware": [{}, {"fallback": "qps", "kv_aware_threshold": 100}],
     "loadaware": [{}, {"fallback": "qps"}],
+    "ttft": [{}, {"fallback": "qps"}],
+    "prefixaware": [{}, {"prefix_min_match_length": 300}],
+    "consistent_hash": [{}, {"failover": "first"}],
+    "kv_aware": [{}, {"router_temperature": 500.0, "kv_aware_session_affinity_ttl_secs": 2}],
+    "vllm_cache_aware": [
+        {"balance_abs_threshold": 3, "eviction_interval": 2, "max_tree_size": 1800}
+    ],
     # Small enough that sweeps and both branches of the balance test occur.
     "cache_aware": [{}, {"balance_abs_threshold": 3, "eviction_interval": 2, "max_tree_size": 900}],
 }
