@@ -398,6 +398,10 @@ def test_prefill_and_decode_mode(prefill: str, decode: str) -> None:
                 traffic = Traffic(router, workers, counts=True, seed=len(prefill + decode))
                 await traffic.run(twins, REQUESTS)
                 await traffic.finish_to(0)
+                for twin in twins:
+                    if twin.router.name == "cache_aware":
+                        # It says so itself whenever it draws.
+                        assert router.log().count("using random worker selection") == twin.tied
 
     asyncio.run(play())
     for twin in twins:
