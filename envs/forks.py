@@ -98,9 +98,12 @@ class Forks:
             outcomes=np.zeros((forks.num_envs, num_outcomes), forks.arrays.outcomes.dtype),
         )
 
-    def take(self, chosen: NDArray[np.bool_]) -> None:
-        """Fork anew where `chosen` (bool [E · K]) says so; the other forks are over."""
-        self._match_room()
+    def take(self, chosen: NDArray[np.bool_], decisions: int = 1) -> None:
+        """Fork anew where `chosen` (bool [E · K]) says so; the other forks are over.
+
+        There is room for `decisions` decisions in one call of a kernel.
+        """
+        self._match_room(decisions)
         sources, targets = [], []
         for source, target in self._changing():
             sources.append(_bytes(source))
@@ -112,13 +115,15 @@ class Forks:
         """No request arrives any more in any fork: the next decision is its last."""
         self.simulation.arrays.episodes["closed"] = 1
 
-    def _match_room(self) -> None:
+    def _match_room(self, decisions: int) -> None:
         """Give origin and forks equal room for flights, so that rows have equal sizes."""
         rooms = [s.arrays.cluster.flight_blocks.shape[1:] for s in (self._origin, self.simulation)]
-        if rooms[0] != rooms[1]:
-            flights, blocks = np.max(rooms, axis=0).tolist()
-            self._origin.reserve(flights, blocks)
-            self.simulation.reserve(flights, blocks)
+        flights, blocks = np.max(rooms, axis=0).tolist()
+        most = int(self._origin.arrays.cluster.environments["in_flight"].max())
+        if most + decisions > flights:
+            flights = 2 * (most + decisions)
+        for simulation in (self._origin, self.simulation):
+            simulation.reserve(flights, blocks)
 
     def _changing(self) -> list[tuple[NDArray[np.void], NDArray[np.void]]]:
         """The arrays of origin and forks that decisions change, rewards and outcomes apart."""

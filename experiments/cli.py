@@ -14,6 +14,7 @@ import typer
 import typer.core
 
 from prefixgym.experiments.console import RUNS, Json, print_json, print_tables
+from prefixgym.experiments.reference_commands import references
 from prefixgym.experiments.router_commands import app as routers_app
 from prefixgym.experiments.scenario_commands import app as scenarios_app
 from prefixgym.experiments.settings import (
@@ -45,6 +46,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(references)
 app.add_typer(routers_app, name="routers")
 app.add_typer(scenarios_app, name="scenarios")
 app.add_typer(trace_app, name="trace")
@@ -65,7 +67,12 @@ def leaderboard(
     scenario: Annotated[
         list[str] | None, typer.Option(help="Only this one, a name or .toml file. Repeatable.")
     ] = None,
-    router: Annotated[list[str] | None, typer.Option(help="Only this one. Repeatable.")] = None,
+    router: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this one, by default all but references that know the truth. Repeatable."
+        ),
+    ] = None,
     settings: ScenarioSettings = None,
     trace: Annotated[
         list[Path] | None, typer.Option(help="Replay this trace as well. Repeatable.")
@@ -81,10 +88,10 @@ def leaderboard(
 
     The same command again continues a run that was interrupted.
     """
-    from prefixgym.baselines.router import router_names
     from prefixgym.envs.scenarios.registry import load_scenario, scenario_names
     from prefixgym.experiments.leaderboard import (
         cells_of,
+        deployable_routers,
         missing_cells,
         read_cells,
         run_cells,
@@ -98,7 +105,7 @@ def leaderboard(
     names = scenario or size.scenarios or scenario_names()
     scenarios = [load_scenario(name, overrides) for name in names]
     scenarios += [trace_ladder(path, overrides) for path in trace or []]
-    cells = cells_of(size, scenarios, router or router_names())
+    cells = cells_of(size, scenarios, router or deployable_routers())
     folder = RUNS / (name or suite)
     missing = cells if fresh else missing_cells(cells, folder / "cells")
     with progress_of([cell.decisions for cell in missing], len(cells)) as on_end:

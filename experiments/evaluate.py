@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from prefixgym.baselines.references.reference import Reference
 from prefixgym.baselines.router import Router, make_router
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.scenarios.schema import Scenario
@@ -92,11 +93,20 @@ def play(
     simulation: Simulation, router: Router, cluster: ClusterSpec, seeds: Sequence[int]
 ) -> None:
     """Let `router` route whole episodes, one a seed, until every request has ended."""
-    simulation.reset(seeds)
-    router.reset(cluster, seeds)
+    begin(simulation, router, cluster, seeds)
     plan = router.plan(int(simulation.arrays.episodes["num_requests"].max()))
     if plan is not None:
         simulation.play(plan)
         return
     while not simulation.done.all():
         simulation.step(router.route(simulation.view))
+
+
+def begin(
+    simulation: Simulation, router: Router, cluster: ClusterSpec, seeds: Sequence[int]
+) -> None:
+    """Simulation and router at the first decision of their episodes, one a seed."""
+    simulation.reset(seeds)
+    if isinstance(router, Reference):
+        router.watch(simulation)
+    router.reset(cluster, seeds)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import polars as pl
 
+from prefixgym.baselines.router import router_class, router_names
 from prefixgym.envs.scenarios.knee import ladder
 from prefixgym.envs.scenarios.registry import trace_scenario
 from prefixgym.envs.scenarios.schema import Scenario
@@ -46,8 +47,8 @@ class Suite:
 _QUICK = ("agentic-8", "chat-8", "chat-16-mixed", "long-documents-8", "shared-prompts-8")
 
 SUITES = {
-    "quick": Suite(3, 3, 1500, _QUICK),
-    "default": Suite(4, 5, None),
+    "quick": Suite(2, 2, 800, _QUICK),
+    "default": Suite(3, 3, None),
     "full": Suite(20, 5, None),
 }
 
@@ -65,6 +66,11 @@ class Failure:
 
     cell: Cell
     message: str
+
+
+def deployable_routers() -> list[str]:
+    """All routers but the references that decide by what no router knows."""
+    return [name for name in router_names() if "truth" not in router_class(name).knows]
 
 
 def cells_of(suite: Suite, scenarios: Sequence[Scenario], routers: Sequence[str]) -> list[Cell]:

@@ -22,6 +22,7 @@ from prefixgym.envs.rendering.spectator import Spectator
 from prefixgym.envs.rendering.text import WIDTH, frame_text
 from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.envs.simulation import Simulation
+from prefixgym.experiments.evaluate import begin
 
 MAX_FILM_FRAMES = 1000
 """A GIF is put together in memory, half a megabyte a frame."""
@@ -75,8 +76,7 @@ class Episode:
         simulation = Simulation(cluster, workload, slos, knowledge, record=True)
         title = f"{self.router.name} on {self.scenario.name} at {self.rate:g} requests/s"
         spectator = Spectator(simulation, title)
-        simulation.reset([self.seed])
-        self.router.reset(cluster, [self.seed])
+        begin(simulation, self.router, cluster, [self.seed])
         for k in itertools.count(-self.skip):
             if simulation.done[0]:
                 break

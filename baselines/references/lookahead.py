@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from prefixgym.baselines.references.min_ttft import MinTtft
 from prefixgym.baselines.references.reference import Reference
-from prefixgym.baselines.router import make_router, register
+from prefixgym.baselines.references.rollout import BASES, LOADAWARE_VIRTUAL_NODES, play_forks
+from prefixgym.baselines.router import make_router, register, router_keys
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.credit import Credit
 from prefixgym.envs.forks import Forks
+from prefixgym.envs.view.hash_ring import HashRing
 from prefixgym.envs.view.view import View
-
-BASES = ("greedy_dump", "least_load", "loadaware", "loadaware_tokens", "min_ttft")
-"""Routers that remember nothing: what they decide depends on the view alone."""
 
 _TARDINESS_CAP = 8.0
 
@@ -74,37 +73,35 @@ class Lookahead(Reference):
         self.require("threads", self.threads >= 1, "at least 1")
 
     def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
-        """Forks for every candidate and base router."""
+        """A fork for every candidate and base router."""
         names = self.base.split("+")
-        self._shape = (len(seeds), min(self.candidates, len(cluster.instances)), len(names))
-        copies = self._shape[1] * self._shape[2]
+        self._copies = min(self.candidates, len(cluster.instances))
         credit = Credit(tardiness_cap=_TARDINESS_CAP) if self.tardiness > 0 else None
-        self._forks = Forks(self.watched, copies, threads=self.threads, credit=credit)
+        self._forks = Forks(self.watched, self._copies, threads=self.threads, credit=credit)
         self._forks.restart()
         self._bases = [make_router(name) for name in names]
-        self._imagined = [make_router(name) for name in names]
-        for base, imagined in zip(self._bases, self._imagined, strict=True):
+        for base in self._bases:
             base.reset(cluster, seeds)
-            imagined.reset(cluster, np.repeat(seeds, copies).tolist())
         self._ranking = MinTtft()
+        self._keys = np.repeat(router_keys(seeds), self._copies)
+        self._ring = HashRing(len(cluster.instances), LOADAWARE_VIRTUAL_NODES)
 
     def route(self, view: View) -> NDArray[np.int64]:
         """The candidate with the best future."""
-        num_envs = view.num_envs
         wishes = np.stack([base.route(view) for base in self._bases], axis=1)
         tried = self._ranked(view, wishes)
-        losses = np.full(self._shape, np.inf)
-        own = tried[:, :, None] == wishes[:, None, :]  # a base router's own plan
+        losses = np.full(tried.shape, np.inf)
+        own = tried[:, :, None] == wishes[:, None, :]  # where a base router plays its own plan
         own &= ~self.watched.done[:, None, None]
-        self._play(tried, own, losses)
-        best = losses.min(axis=(1, 2), initial=np.inf)
-        others = ~own & (np.isfinite(best) & (best > 0))[:, None, None]
-        others &= view.available[np.arange(num_envs)[:, None], tried][:, :, None]
-        if others.any():
-            self._play(tried, others, losses)
+        for b, base in enumerate(self._bases):
+            self._play(base.name, tried, own[:, :, b], losses)
+        best = losses.min(axis=1)
+        others = view.available[np.arange(len(tried))[:, None], tried]
+        others = others & (np.isfinite(best) & (best > 0))[:, None]
+        for b, base in enumerate(self._bases):
+            self._play(base.name, tried, others & ~own[:, :, b], losses)
         # Candidates stand in the order in which equals are to be taken.
-        best_candidate = losses.min(axis=2).argmin(axis=1)
-        return tried[np.arange(num_envs), best_candidate]
+        return tried[np.arange(len(tried)), losses.argmin(axis=1)]
 
     def _ranked(self, view: View, wishes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The instances to try, [E, candidates]: wishes of the base routers first."""
@@ -112,41 +109,31 @@ class Lookahead(Reference):
         for place in reversed(range(wishes.shape[1])):
             np.put_along_axis(ranks, wishes[:, place, None], place - wishes.shape[1], axis=1)
         order = np.argsort(ranks, axis=1, kind="stable").astype(np.int64)
-        return order[:, : self._shape[1]]
+        return order[:, : self._copies]
 
     def _play(
         self,
+        base: str,
         tried: NDArray[np.int64],
         chosen: NDArray[np.bool_],
         losses: NDArray[np.float64],
     ) -> None:
-        """Play the chosen forks [E, candidates, bases] and write down what they lose."""
-        forks = self._forks.simulation
-        best = np.repeat(losses.min(axis=(1, 2)), self._forks.copies)
-        self._forks.take(chosen.ravel())
-        playing = chosen.ravel().copy()
-        lost = np.zeros(forks.num_envs)
-        ended = forks.num_ended.astype(np.int64)
-        actions = np.repeat(tried.ravel(), self._shape[2])
-        for step in range(self.horizon):
-            if step == self.horizon - 1:
-                self._forks.close()
-            forks.step(actions)
-            missed = forks.num_ended - ended - forks.good
-            lost[playing] += missed[playing]
-            if self.tardiness > 0:
-                lost[playing] += self.tardiness * forks.tardiness[playing]
-            ended += np.where(playing, forks.num_ended - ended, 0)
-            forks.arrays.episodes["done"][lost >= best] = 1
-            playing = ~forks.done
-            if not playing.any():
-                break
-            actions = self._next_actions()
-        lost[lost >= best] = np.inf  # given up
-        losses[chosen] = lost.reshape(losses.shape)[chosen]
-
-    def _next_actions(self) -> NDArray[np.int64]:
-        """What each fork's base router decides."""
-        view = self._forks.simulation.view
-        decisions = np.stack([base.route(view) for base in self._imagined], axis=1)
-        return decisions[np.arange(len(decisions)), np.arange(len(decisions)) % self._shape[2]]
+        """Play the chosen forks [E, candidates] by `base`; lower `losses` where they lose less."""
+        if not chosen.any():
+            return
+        self._forks.take(chosen.ravel(), decisions=self.horizon)
+        found = np.full(chosen.size, np.inf)
+        self._forks.simulation.run(
+            play_forks,
+            tried.ravel(),
+            self.horizon,
+            BASES.index(base),
+            self.watched.cluster.frontend_latency,
+            self._keys,
+            self._ring.positions,
+            self._ring.owners,
+            self.tardiness,
+            np.repeat(losses.min(axis=1), self._copies),
+            found,
+        )
+        np.minimum(losses, found.reshape(losses.shape), out=losses)

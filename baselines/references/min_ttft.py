@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from prefixgym.baselines.router import register
 from prefixgym.baselines.scored import ScoredRouter
+from prefixgym.envs.jit import Record, kernel
 from prefixgym.envs.view.view import View
 
 
@@ -26,10 +27,9 @@ class MinTtft(ScoredRouter):
 
     def scores(self, view: View) -> NDArray[np.float64]:
         """Predicted TTFT, s."""
-        instances = view.instances
-        wait = view.cluster.frontend_latency + instances["backlog_seconds"]
-        predicted: NDArray[np.float64] = wait + instances["prefill_seconds"]
-        return predicted
+        scores = np.empty(view.instances.shape)
+        _score(view.requests, view.instances, view.cluster.frontend_latency, False, scores)
+        return scores
 
 
 @register
@@ -48,7 +48,44 @@ class GreedyDump(MinTtft):
 
     def scores(self, view: View) -> NDArray[np.float64]:
         """Predicted TTFT, or for hopeless requests how little backlog there is."""
-        predicted = super().scores(view)
-        reachable = np.where(view.available, predicted, np.inf)
-        hopeless = reachable.min(axis=1) > view.requests["slo_ttft"]
-        return np.where(hopeless[:, None], -view.instances["backlog_seconds"], predicted)
+        scores = np.empty(view.instances.shape)
+        _score(view.requests, view.instances, view.cluster.frontend_latency, True, scores)
+        return scores
+
+
+@kernel
+def _score(
+    requests: NDArray[np.void],
+    instances: NDArray[np.void],
+    frontend: float,
+    dumps: bool,
+    scores: NDArray[np.float64],
+) -> None:
+    for e in range(len(scores)):
+        if dumps:
+            dump_scores(requests[e], instances[e], frontend, scores[e])
+        else:
+            ttft_scores(instances[e], frontend, scores[e])
+
+
+@kernel
+def ttft_scores(instances: NDArray[np.void], frontend: float, scores: NDArray[np.float64]) -> None:
+    """Predicted TTFT on each instance of one environment."""
+    for i in range(len(scores)):
+        wait = frontend + instances[i]["backlog_seconds"]
+        scores[i] = wait + instances[i]["prefill_seconds"]
+
+
+@kernel
+def dump_scores(
+    request: Record, instances: NDArray[np.void], frontend: float, scores: NDArray[np.float64]
+) -> None:
+    """The same, or how little backlog there is if no available instance is in time."""
+    ttft_scores(instances, frontend, scores)
+    least = np.inf
+    for i in range(len(scores)):
+        if instances[i]["available"] != 0:
+            least = min(least, scores[i])
+    if least > request["slo_ttft"]:
+        for i in range(len(scores)):
+            scores[i] = -instances[i]["backlog_seconds"]

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_views import one_view
 from numpy.typing import NDArray
 from random_cases import SLOS, Case, RequestDraw, Tapes, build_tape, cases
 
-from prefixgym.baselines.references.lookahead import BASES
+from prefixgym.baselines.references.rollout import BASES, LOADAWARE_VIRTUAL_NODES, decide
 from prefixgym.baselines.references.upper_bound import upper_bound
-from prefixgym.baselines.router import make_router
+from prefixgym.baselines.router import make_router, router_keys
 from prefixgym.envs.clock import TICKS_PER_MS
 from prefixgym.envs.cluster.profiles import constant_profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.slo import Slo
+from prefixgym.envs.view.hash_ring import HashRing
 from prefixgym.envs.workload.tape import Tape
 from prefixgym.experiments.evaluate import begin, play
 
@@ -57,7 +57,8 @@ def test_lookahead_keeps_an_instance_free_for_what_comes_next() -> None:
     assert second == home
     assert good == [True, True, False]
     instances, good = played("lookahead", tape, slos, base="min_ttft", candidates=2)
-    assert instances[1] != home and instances[2] == home
+    assert instances[1] != home
+    assert instances[2] == home
     assert good == [True] * 3
     # One decision ahead is no further than greedy.
     _, good = played("lookahead", tape, slos, base="min_ttft", candidates=2, horizon=1)
@@ -113,24 +114,32 @@ def test_environments_do_not_matter_to_each_other(case: Case, name: str) -> None
         assert together[field].tolist() == alone[field].tolist()
 
 
-@pytest.mark.parametrize("name", BASES)
-def test_base_routers_remember_nothing(name: str) -> None:
-    rng = np.random.default_rng(0)
-
-    def view() -> Any:
-        columns = {
-            column: rng.integers(0, 5, 4)
-            for column in ("hit_tokens", "requests", "prefill_tokens", "backlog_seconds")
-        }
-        return one_view(4, request={"index": int(rng.integers(9)), "time": 1.0}, **columns)
-
-    views = [view() for _ in range(30)]
-    experienced = make_router(name)
-    experienced.reset(views[0].cluster, [0])
-    for one in views:
-        fresh = make_router(name)
-        fresh.reset(one.cluster, [0])
-        assert experienced.route(one) == fresh.route(one)
+@settings(max_examples=10)
+@given(case=cases(num_tapes=2, most_requests=30), seed=st.integers(0, 2**32 - 1))
+def test_compiled_base_routers_decide_as_the_routers(case: Case, seed: int) -> None:
+    # At every decision fresh routers and long-serving ones agree too: they remember nothing.
+    simulation = Simulation(case.cluster, Tapes(case.tapes), SLOS, case.knowledge, 2)
+    simulation.reset([0, 1])
+    seeds, rng = [seed, seed + 1], np.random.default_rng(seed)
+    ring = HashRing(len(case.cluster.instances), LOADAWARE_VIRTUAL_NODES)
+    routers = [make_router(name) for name in BASES]
+    for router in routers:
+        router.reset(case.cluster, seeds)
+    while not simulation.done.all():
+        for base, router in enumerate(routers):
+            expected = router.route(simulation.view)
+            for e in np.flatnonzero(~simulation.done).tolist():
+                found = decide(
+                    simulation.arrays.knowledge,
+                    e,
+                    base,
+                    case.cluster.frontend_latency,
+                    router_keys(seeds)[e],
+                    ring.positions,
+                    ring.owners,
+                )
+                assert found == expected[e]
+        simulation.step(rng.integers(0, len(case.cluster.instances), 2))
 
 
 @pytest.mark.parametrize("name", ["lookahead", "oracle_greedy"])

@@ -1,0 +1,125 @@
+"""How far handcrafted routers are from references: oracle, look-ahead and upper bound."""
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from prefixgym.baselines.references.upper_bound import upper_bound
+from prefixgym.envs.scenarios.registry import scenario_names
+from prefixgym.envs.scenarios.schema import Scenario
+from prefixgym.experiments.evaluate import Cell
+from prefixgym.experiments.scenario_tables import middle_rate
+from prefixgym.experiments.table import Table
+
+ORACLE, LOOKAHEAD = "oracle_greedy", "lookahead"
+
+_HEAD = f"""\
+# References: how good could routing be?
+
+<!-- Written by `prefixgym references --page docs/references.md`: edit the command, not this. -->
+
+Three yardsticks stand beside the routers of the field. None of them could be deployed.
+
+- **`{ORACLE}`** forks the simulation for every instance, sends the request there and sees what
+  becomes of it: greedy, with the true queues, caches and output lengths.
+- **`{LOOKAHEAD}`** forks it for a few instances and lets base routers take the next decisions in
+  each, with the requests that will really come; the instance whose future loses least is taken. It
+  is the teacher for learned routers. With its default `tardiness` of 0 it sacrifices requests that
+  are lost anyway, as attainment rewards it; `--set tardiness=0.1` makes their lateness count.
+- The **upper bound** holds for every router, clairvoyant ones included: what one pooled machine
+  with all caches shared and without limits could serve in time. A linear programme over intervals
+  of time; the argument is in
+  [`baselines/references/upper_bound.py`](../baselines/references/upper_bound.py).
+
+What is possible lies between the look-ahead and the bound. All routers play the same requests.
+"""
+
+
+def cells_of(scenarios: Sequence[Scenario], num_seeds: int, routers: Sequence[str]) -> list[Cell]:
+    """The cells of the references and of `routers`; references first, they take longest."""
+    return [
+        Cell(scenario, middle_rate(scenario), router, _seeds(scenario, num_seeds))
+        for router in (LOOKAHEAD, ORACLE, *routers)
+        for scenario in scenarios
+    ]
+
+
+def _seeds(scenario: Scenario, count: int) -> tuple[int, ...]:
+    return tuple(scenario.seeds.test.range()[:count])
+
+
+def bound_of(scenario: Scenario, num_seeds: int) -> float:
+    """The upper bound on the attainment of a scenario, mean over its first test seeds."""
+    setup = scenario.build(middle_rate(scenario))
+    bounds = [
+        upper_bound(setup.workload.tape(seed), setup.cluster, setup.slos)
+        for seed in _seeds(scenario, num_seeds)
+    ]
+    return sum(bounds) / len(bounds)
+
+
+def standings(results: pl.DataFrame, bounds: dict[str, float]) -> pl.DataFrame:
+    """One row a scenario: attainment of the references and of the best handcrafted router.
+
+    Args:
+        results: finished cells.
+        bounds: upper bound by scenario.
+    """
+    means = results.group_by("scenario", "rate", "router", maintain_order=True).agg(
+        pl.col("attainment").mean()
+    )
+    real = means.filter(~pl.col("router").is_in([ORACLE, LOOKAHEAD]))
+    best = real.sort("attainment", descending=True).group_by("scenario", "rate").first()
+    rows = best.rename({"router": "best", "attainment": "best_attainment"})
+    for reference in (ORACLE, LOOKAHEAD):
+        own = means.filter(pl.col("router") == reference).rename({"attainment": reference})
+        rows = rows.join(own.drop("router"), on=["scenario", "rate"], how="left")
+    bound = pl.DataFrame({"scenario": list(bounds), "bound": list(bounds.values())})
+    order = {name: place for place, name in enumerate(scenario_names())}
+    return rows.join(bound, on="scenario", how="left").sort(
+        pl.col("scenario").replace_strict(order, default=len(order)), "scenario"
+    )
+
+
+def standings_table(rows: pl.DataFrame) -> Table:
+    """The rows for people."""
+
+    def percent(share: float | None) -> str:
+        return "" if share is None else f"{100 * share:.1f}"
+
+    def points(a: float | None, b: float | None) -> str:
+        return "" if a is None or b is None else f"{100 * (a - b):+.1f}"
+
+    return Table(
+        title="Attainment at the knee, %",
+        headings=(
+            "scenario", "requests/s", "best handcrafted", "%", ORACLE, LOOKAHEAD, "against best",
+            "upper bound", "gap",
+        ),
+        rows=[
+            (
+                row["scenario"],
+                f"{row['rate']:g}",
+                row["best"],
+                percent(row["best_attainment"]),
+                percent(row[ORACLE]),
+                percent(row[LOOKAHEAD]),
+                points(row[LOOKAHEAD], row["best_attainment"]),
+                percent(row["bound"]),
+                points(row["bound"], row[LOOKAHEAD]),
+            )
+            for row in rows.to_dicts()
+        ],
+    )  # fmt: skip
+
+
+def page(rows: pl.DataFrame, num_seeds: int) -> str:
+    """docs/references.md."""
+    both = rows.drop_nulls([LOOKAHEAD])
+    ahead = both.filter(pl.col(LOOKAHEAD) > pl.col("best_attainment")).height
+    about = (
+        f"Mean of {num_seeds} test seeds. The look-ahead is ahead of every handcrafted router in "
+        f"{ahead} of {both.height} scenarios. *gap*: upper bound less look-ahead, in points; what "
+        "is really out of reach is smaller, since the bound gives away what routing is about.\n"
+    )
+    return "\n".join([_HEAD, standings_table(rows).markdown(), about])
