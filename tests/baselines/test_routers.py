@@ -8,7 +8,6 @@ from made_views import cluster_of, decide, one_view, router_for, view_of
 
 from prefixgym.baselines.choosing import draw
 from prefixgym.baselines.router import Router, make_router, router_keys
-from prefixgym.envs.view.view import View
 
 
 def decisions(name: str, num_instances: int, count: int = 400, **columns: Any) -> list[int]:
@@ -90,29 +89,6 @@ def test_power_of_two_with_one_instance_left() -> None:
     assert set(decisions("power_of_two", 3, available=[0, 1, 0], waiting=[0, 99, 0])) == {1}
 
 
-# --- session_affinity --------------------------------------------------------------------------
-
-
-def sessions_home(router: Router, **columns: Any) -> list[int]:
-    views = [one_view(4, request={"session": s, "index": s}, **columns) for s in range(200)]
-    return [decide(router, view) for view in views]
-
-
-def test_session_affinity_ignores_load_and_moves_only_a_down_instances_sessions() -> None:
-    router = router_for(4, "session_affinity")
-    homes = sessions_home(router)
-    assert set(homes) == {0, 1, 2, 3}
-    assert sessions_home(router, requests=[99, 0, 0, 0], waiting=[99, 0, 0, 0]) == homes
-    without = sessions_home(router, available=[1, 0, 1, 1])
-    assert all(a == b for a, b in zip(homes, without, strict=True) if a != 1)
-    assert {b for a, b in zip(homes, without, strict=True) if a == 1} == {0, 2, 3}
-
-
-def test_session_affinity_depends_on_the_seed() -> None:
-    by_seed = [sessions_home(router_for(4, "session_affinity", seed=s)) for s in (0, 1)]
-    assert by_seed[0] != by_seed[1]
-
-
 # --- prefix_hash -------------------------------------------------------------------------------
 
 
@@ -175,113 +151,6 @@ def test_prefix_hash_counts_and_chooses_only_the_available() -> None:
 def test_prefix_hash_without_a_block_id_takes_the_least_loaded() -> None:
     router = router_for(4, "prefix_hash")
     assert decide(router, one_view(4, [], requests=[5, 2, 2, 8])) == 1
-
-
-# --- kvaware -----------------------------------------------------------------------------------
-
-
-def long_view(num_instances: int, tokens: int, **columns: Any) -> View:
-    return one_view(num_instances, request={"prompt_tokens": tokens, "session": 5}, **columns)
-
-
-def kvaware_home(num_instances: int) -> int:
-    return decide(router_for(num_instances, "kvaware"), long_view(num_instances, 4000))
-
-
-def test_kvaware_takes_the_first_holder_not_the_best_one() -> None:
-    router = router_for(4, "kvaware")
-    view = long_view(4, 1500, hit_tokens=[0, 16, 1499, 0], requests=[0, 999, 0, 0])
-    assert decide(router, view) == 1
-    assert decide(router, long_view(4, 1500, hit_tokens=[0, 0, 1, 1])) == 2
-    down = long_view(4, 1500, hit_tokens=[0, 16, 1499, 0], available=[1, 0, 1, 1])
-    assert decide(router, down) == 2
-
-
-def test_kvaware_threshold_is_2000_missing_tokens() -> None:
-    router, other = router_for(4, "kvaware"), (kvaware_home(4) + 1) % 4
-    hits = [0, 0, 0, 0]
-    hits[other] = 8000
-    assert decide(router, long_view(4, 10_000, hit_tokens=hits)) == other  # 2000 missing
-    assert decide(router, long_view(4, 10_001, hit_tokens=hits)) == kvaware_home(4)
-    # A second holder with everything does not help, since only the first one is looked at.
-    hits = [10, 10_000, 10_000, 10_000]
-    assert decide(router, long_view(4, 10_001, hit_tokens=hits)) == kvaware_home(4)
-    strict = router_for(4, "kvaware", kv_aware_threshold=0)
-    assert decide(strict, long_view(4, 10_000, hit_tokens=[0, 9999, 0, 0])) == kvaware_home(4)
-
-
-def test_kvaware_falls_back_on_the_sessions_home() -> None:
-    router = router_for(4, "kvaware")
-    views = [one_view(4, request={"session": s}) for s in range(100)]
-    homes = [decide(router, view) for view in views]
-    affinity = router_for(4, "session_affinity")
-    assert homes == [decide(affinity, view) for view in views]
-
-
-def test_kvaware_falls_back_on_the_lowest_arrival_rate_without_sessions() -> None:
-    router = router_for(3, "kvaware", fallback="qps")
-    for time, holder in [(0.0, 0), (1.0, 0), (2.0, 2), (3.0, 2)]:
-        hits = [int(i == holder) for i in range(3)]
-        view = one_view(3, request={"time": time, "prompt_tokens": 100}, hit_tokens=hits)
-        assert decide(router, view) == holder
-    # Instance 1 never had a request: it wins at once. Then the fewest arrivals, first of equals.
-    times = [4.0, 5.0, 6.0, 7.0, 60.5, 61.5]
-    # Arrivals in the window before each: 2 0 2 · 2 1 2 · 2 2 2 · 3 2 2 · at 60.5 the one of 0.0
-    # is gone: 2 3 2 · at 61.5 that of 1.0 too: 2 3 2.
-    expected = [1, 1, 0, 1, 0, 0]
-    assert [decide(router, one_view(3, request={"time": t})) for t in times] == expected
-
-
-# --- loadaware ---------------------------------------------------------------------------------
-
-
-def loadaware(hit_tokens: list[int], requests: list[int], beta: float = 1.0, **more: Any) -> int:
-    n = len(requests)
-    view = long_view(n, 1000, hit_tokens=hit_tokens, requests=requests, **more)
-    return decide(router_for(n, "loadaware", beta=beta), view)
-
-
-def test_loadaware_with_two_instances_cancels_a_full_hit_at_half_of_one_over_beta() -> None:
-    # Mean 20, r = (N - mean) / mean = 1 / (2 beta): scores 1 - beta r and beta r are both 0.5.
-    for beta, r in [(1.0, 0.5), (0.5, 1.0), (2.0, 0.25)]:
-        above = int(20 * r)
-        assert loadaware([1000, 0], [20 + above, 20 - above], beta) == 0  # a tie: lowest index
-        assert loadaware([0, 1000], [20 - above, 20 + above], beta) == 0
-        if beta != 0.5:
-            assert loadaware([1000, 0], [21 + above, 19 - above], beta) == 1
-        assert loadaware([0, 1000], [21 - above, 19 + above], beta) == 1
-
-
-def test_loadaware_against_many_instances_at_the_mean() -> None:
-    # 101 instances: the others stay at about the mean, a full hit is worth r = 1 / beta = 1.
-    requests = [10] * 100 + [19]
-    hits = [0] * 100 + [1000]
-    assert loadaware(hits, requests) == 100  # 1 - 0.88 > 0.01
-    requests[100] = 22
-    assert loadaware(hits, requests) == 0  # 1 - 1.17 < 0.01
-
-
-def test_loadaware_in_an_idle_fleet_one_request_costs_a_full_hit() -> None:
-    # Mean 0.5, clamped to 1: scores 1 - 0.5 and 0 + 0.5.
-    assert loadaware([0, 1000], [0, 1]) == 0
-    assert loadaware([0, 1000], [0, 1], beta=0.9) == 1
-    # With mean 20 it takes 20.
-    assert loadaware([0, 1000], [11, 29]) == 1
-
-
-def test_loadaware_scores_share_sign_and_fallback() -> None:
-    assert loadaware([500, 600, 0], [4, 4, 4]) == 1  # equal load: the larger share
-    assert loadaware([500, 500, 0], [4, 4, 4]) == 0
-    assert loadaware([200, 0, 0], [6, 6, 3]) == 2  # 0.2 - 0.2 < 0.4: below the mean is rewarded
-    assert loadaware([0, 0, 1], [5, 5, 5]) == 2
-    # No holder: the session's home, although it is the busiest.
-    home = decide(router_for(3, "session_affinity"), long_view(3, 1000))
-    assert loadaware([0, 0, 0], [99 * (i == home) for i in range(3)]) == home
-    # An unavailable instance is no holder, no choice and not in the mean: (4 + 6) / 2 = 5.
-    up = [0, 1, 1]
-    assert loadaware([900, 390, 0], [0, 6, 4], available=up) == 2  # 0.39 - 0.2 < 0.2
-    assert loadaware([900, 410, 0], [0, 6, 4], available=up) == 1
-    assert loadaware([900, 0, 0], [0, 99, 99], available=up) in (1, 2)
 
 
 # --- min_ttft, greedy_dump ---------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""vllm-router's policies that keep sessions together, worked by hand."""
+"""Routers of vLLM's that keep sessions together, worked by hand."""
 
 from typing import Any
 
@@ -14,6 +14,21 @@ SESSIONS = range(200)
 
 def homes(router: Router, **columns: Any) -> list[int]:
     return [decide(router, one_view(4, request={"session": s}, **columns)) for s in SESSIONS]
+
+
+def test_session_affinity_ignores_load_and_moves_only_a_down_instances_sessions() -> None:
+    router = router_for(4, "session_affinity")
+    before = homes(router)
+    assert set(before) == {0, 1, 2, 3}
+    assert homes(router, requests=[99, 0, 0, 0], waiting=[99, 0, 0, 0]) == before
+    after = homes(router, available=[1, 0, 1, 1])
+    assert all(a == b for a, b in zip(before, after, strict=True) if a != 1)
+    assert {b for a, b in zip(before, after, strict=True) if a == 1} == {0, 2, 3}
+
+
+def test_session_affinity_depends_on_the_seed() -> None:
+    by_seed = [homes(router_for(4, "session_affinity", seed=s)) for s in (0, 1)]
+    assert by_seed[0] != by_seed[1]
 
 
 @pytest.mark.parametrize("failover", ["ring", "first"])
