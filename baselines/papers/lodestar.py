@@ -58,9 +58,11 @@ class Lodestar(ScoredRouter):
       cached share among instances with at most mean + 1 standard deviation; without any, the least
       loaded. (The real range is that of the samples in the buffers; here old extremes stay.)
 
-    Training from scratch for 50 epochs, the real service's defaults, would take 5 ms a decision:
-    here each round starts with the weights of the last and takes training_epochs at a higher
-    learning rate. Each environment has a network of its own.
+    Each environment has a network of its own. A decision takes some 60 µs for the forward passes,
+    and its share of the training another 70 µs for each thousand samples that are kept: a network
+    of 34,000 weights costs that. From scratch for 50 epochs, as in the real service by default, it
+    would be ten times as much: here each round goes on with the weights of the last, and takes
+    training_epochs at a higher learning rate.
 
     Attributes:
         theta: samples between two trainings.

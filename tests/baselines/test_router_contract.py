@@ -49,6 +49,13 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "vllm_cache_aware": [
         {"balance_abs_threshold": 3, "eviction_interval": 2, "max_tree_size": 1800}
     ],
+    # Windows that a few requests fill.
+    "lmetric": [{"class_prefix_blocks": 1, "window_requests": 4}],
+    "dualmap": [{"hash_prefix_blocks": 1, "window_requests": 4}],
+    "cacheroute": [
+        {"prefix_blocks": 1, "period": 2, "warm_keys": 2, "q_cap": 1, "window_requests": 9}
+    ],
+    "probabilistic": [{"top_k": 3, "tolerance": 0.7}, {"router": "smetric", "affinity": "prefix"}],
     # Small enough that sweeps and both branches of the balance test occur.
     "cache_aware": [{}, {"balance_abs_threshold": 3, "eviction_interval": 2, "max_tree_size": 900}],
 }
