@@ -52,7 +52,8 @@ class Probabilistic(Router):
        far as probabilities do. When an instance leaves, only its keys move; when p_i grows by a
        little, about that share of the keys moves, all of them to i.
 
-    With temperature 0 and affinity `none` it is the other router itself, ties included.
+    With temperature 0 and affinity `none` it is the other router itself, ties included. No request
+    is turned away: a router that would do so only gives its scores here.
 
     Attributes:
         router: a router that scores, with its defaults, or "name:parameter=value,parameter=value".
@@ -64,7 +65,7 @@ class Probabilistic(Router):
     """
 
     name = "probabilistic"
-    source = "softmax and weighted rendezvous over any score (module docstring)"
+    source = "softmax over scores, weighted rendezvous (module docstring)"
     family = "probabilistic"
     knows = ("index", "ledger", "ring")
     """With the default router; others know more or less."""
@@ -110,7 +111,8 @@ class Probabilistic(Router):
 
     def route(self, view: View) -> NDArray[np.int64]:
         """A draw from `probabilities`."""
-        if self.temperature == 0 and self.affinity == "none":
+        plain = self.temperature == 0 and self.affinity == "none"
+        if plain and not self._scored.may_reject:
             return self._scored.route(view)
         self._scored.hear(view)
         chosen = np.empty(view.num_envs, np.int64)

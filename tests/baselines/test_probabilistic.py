@@ -217,6 +217,20 @@ def test_the_other_router_may_have_parameters_and_remembers_what_was_chosen() ->
         assert decide(router, view) == decide(plain, view)
 
 
+def test_nothing_is_turned_away() -> None:
+    def arrive_twice(router: Any) -> list[int]:
+        return [decide(router, one_view(4, request={"slot": k}, **COLUMNS)) for k in range(2)]
+
+    # Dynamo takes an instance with any prefill in flight for busy: three are, one by one.
+    busy: dict[str, Any] = {"active_prefill_tokens_threshold": 0.0}
+    alone = router_for(4, "dynamo", **busy)
+    assert 4 in arrive_twice(alone) + arrive_twice(alone)
+    setting = "dynamo:active_prefill_tokens_threshold=0"
+    for affinity in ("none", "session"):
+        router = router_for(4, "probabilistic", router=setting, temperature=0.0, affinity=affinity)
+        assert max(arrive_twice(router) + arrive_twice(router)) < 3
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
