@@ -11,7 +11,7 @@ speed. A step of P prompt tokens and B decoding sequences (K tokens in their KV)
 for any slope σ, with φ(σ) = min_n (step of n tokens without its other terms − σ·n), where n is what
 an engine admits: the parts that do not grow linearly in the tokens (weights are read once a step,
 whatever its size) are replaced by a line below them. Each σ gives other prices for prompt tokens,
-output tokens and steps; the bound uses several. φ is counted for steps that decode alone.
+output tokens and steps; the bound uses several. φ is counted only for steps that decode.
 
 **Shared, infinite caches.** A block of a prompt is charged to the request that certainly arrives
 first of all that have it, and to no other. If that one is good, the block was computed on its
@@ -27,6 +27,8 @@ d1 + d2·L the least that a token of the request adds to V. A step then weighs a
 
 and with μ = φ / (S − φ)² that is, net of μ·v·S a token, V·(1 + φ / (S − φ)): a share φ / S of the
 time goes to the steps themselves. Classes with laxer objectives are left out where that is better.
+Preemption is taken for a loss: a token that comes out of recomputation is charged like one that was
+decoded, though it may cost less if all its blocks are still cached.
 
 **Intervals.** A good request that arrives at a computes its prompt within [a, a + S_TTFT −
 frontend], and its output until S_TPOT·(tokens − 1) later at most. For every interval [s, e], with
@@ -37,15 +39,15 @@ x_r = 1 if request r is good,
 max Σ x_r with 0 ≤ x_r ≤ 1 under (2) is the bound; violated intervals are added until there are none
 on a grid, or a round limit is reached (fewer constraints only weaken the bound).
 
-**Alone.** A request that would be late alone on the fastest instance, with all the hits that it can
-have, or that fits into no instance's memory, has x_r = 0.
+**Alone.** A request that would be late alone on every instance, with all the hits that it can have,
+or that fits into no instance's memory, has x_r = 0.
 
 **Follow-ups** come when routing lets them: their windows are not fixed, so (2) leaves them out.
 They count as good unless they fail alone. In closed loops the bound is weak for that.
 
 What the relaxation gives away is what routing is about: which instance holds a prefix, copies,
 evictions, queues behind long prefills. Where the bound is near 100 %, the cluster as a whole has
-room, and misses are the router's (or the partition's) and not the load's.
+room, and what is missed is missed by routing, or by its being split into instances.
 """
 
 from collections.abc import Sequence
