@@ -71,8 +71,9 @@ def test_f5_polled_loads_make_a_herd() -> None:
 
 
 def test_f6_a_blind_load_counter_makes_two_choices_one() -> None:
-    """smg#2146, VR#174, #179: where every load reads 0, the first drawn is taken: random.
+    """smg#2146, VR#174, #198: where every load reads 0, the first drawn is taken: random.
 
+    So it is in vllm-router 0.1.17's prefill-decode mode, as its parity test shows.
     On the requests of F5 the busiest instance has 1.55 times the mean in flight (random: 1.47, by
     counts: 1.14).
     """

@@ -79,6 +79,8 @@ class Twin:
         cached: ids of the blocks that the wheel was told each instance has cached.
         choices: what the wheel chose, as our instances.
         different: what was decided otherwise: request, ours, theirs.
+        log: what the wheel has printed, at the end.
+        at_once: whether the workers answer at once, so that nothing is in flight at a decision.
     """
 
     def __init__(self, name: str, pool: list[int], **parameters: Any) -> None:
@@ -88,7 +90,7 @@ class Twin:
         self.choices: list[int] = []
         self.different: list[tuple[int, set[int], int]] = []
         self.log = ""
-        """What the wheel has printed, at the end."""
+        self.at_once = False
         self._requests = np.zeros(len(pool), np.int64)
         self._prefill_tokens = np.zeros(len(pool), np.int64)
         self._booked: dict[int, tuple[int, int]] = {}  # slot: instance and tokens to prefill
@@ -146,6 +148,8 @@ class Twin:
         self._booked[slot] = theirs, tokens
         self._requests[theirs] += 1
         self._prefill_tokens[theirs] += tokens
+        if self.at_once:
+            self.end(slot)
 
     def first_token(self, slot: int) -> None:
         """The request in `slot` has answered."""
@@ -155,6 +159,8 @@ class Twin:
 
     def end(self, slot: int) -> None:
         """The request in `slot` is over."""
+        if slot not in self._booked:
+            return
         self.first_token(slot)
         i, _ = self._booked.pop(slot)
         self._requests[i] -= 1
@@ -419,7 +425,7 @@ class PowerOfTwoTwin(Twin):
     def check(self) -> None:
         """Every decision that the wheel has printed is ours."""
         line = re.compile(r"selection: (\S+)=(\d+) vs (\S+)=(\d+) -> selected (\S+)")
-        printed = line.findall(self.log)
+        printed = [found for found in line.findall(self.log) if found[0] in self._number]
         assert len(printed) == len(self._views)
         for (*pair, selected), view in zip(printed, self._views, strict=True):
             first, second = self._number[pair[0]], self._number[pair[2]]
@@ -548,18 +554,6 @@ def test_kv_aware_with_temperature() -> None:
 # --- prefill-decode mode -----------------------------------------------------------------------
 
 
-class PrefillTwin(Twin):
-    """A prefill pool: its workers answer at once, so that nothing is in flight at a decision."""
-
-    def compare(self, view: View, request: Request, worker: int) -> None:
-        super().compare(view, request, worker)
-        self.end(int(view.requests["slot"][0]))
-
-    def end(self, slot: int) -> None:
-        if slot in self._booked:
-            super().end(slot)
-
-
 async def _disaggregated(prefill: str, decode: str, prefill_of: TwinOf, decode_of: TwinOf) -> Any:
     """REQUESTS requests through two prefill and four decode workers."""
     num_prefill = 2
@@ -580,6 +574,7 @@ async def _disaggregated(prefill: str, decode: str, prefill_of: TwinOf, decode_o
             async with RealRouter(command, workers) as router:
                 # Here the wheel keeps the order of its command line.
                 twins = [prefill_of(workers.urls, pools[0]), decode_of(workers.urls, pools[1])]
+                twins[0].at_once = True
                 traffic = Traffic(router, workers, twins, counts=True)
                 if prefill == "kv_aware":
                     await events.subscribed()
@@ -592,17 +587,20 @@ async def _disaggregated(prefill: str, decode: str, prefill_of: TwinOf, decode_o
     return twins
 
 
-def prefill_named(name: str) -> TwinOf:
-    """A plain twin for a prefill pool."""
-    return lambda urls, pool: PrefillTwin(name, pool)
+def blind(urls: Sequence[str], pool: list[int]) -> Twin:
+    """power_of_two that reads every load as 0, as the wheel's does in this mode (VR#198)."""
+    return PowerOfTwoTwin(urls, pool, [0] * len(urls))
 
 
 # Under kv_aware decode workers are told apart by requests in flight only, and equals are drawn.
 PD_CASES: list[tuple[str, TwinOf, str, TwinOf]] = [
-    ("round_robin", prefill_named("round_robin"), "cache_aware", named("vllm_cache_aware")),
-    ("cache_aware", prefill_named("vllm_cache_aware"), "round_robin", named("round_robin")),
-    ("kv_aware", prefill_named("kv_aware"), "consistent_hash", HashTwin),
+    ("round_robin", named("round_robin"), "cache_aware", named("vllm_cache_aware")),
+    ("cache_aware", named("vllm_cache_aware"), "round_robin", named("round_robin")),
+    ("kv_aware", named("kv_aware"), "consistent_hash", HashTwin),
+    ("consistent_hash", HashTwin, "sticky_least_loaded", StickyTwin),
+    ("sticky_least_loaded", StickyTwin, "random", AnyTwin),
     ("random", AnyTwin, "kv_aware", named("least_load")),
+    ("power_of_two", blind, "power_of_two", blind),
 ]
 
 
@@ -611,3 +609,6 @@ def test_prefill_and_decode(case: tuple[str, TwinOf, str, TwinOf]) -> None:
     prefill, prefill_of, decode, decode_of = case
     twins = asyncio.run(_disaggregated(prefill, decode, prefill_of, decode_of))
     assert [twin.different for twin in twins] == [[], []]
+    for twin in twins:
+        if isinstance(twin, PowerOfTwoTwin):
+            twin.check()
