@@ -141,6 +141,37 @@ def test_lodestar_herds_out_of_its_range_and_so_falls_back_there() -> None:
     assert max(late for _, _, late in runs) > 10.0  # 11.3 s
 
 
+# --- CacheRoute (§8.5) -------------------------------------------------------------------------
+
+
+def test_cacheroute_gives_a_prompt_that_all_share_one_home() -> None:
+    # Keys are the first four blocks. Ten requests a second share them: from the first plan on, at
+    # 20 s, they are one key with one home. Copies for at most 3 requests/s each spread it.
+    requests = [Sent(0.1 * k, document(0, 4, k), 100) for k in range(400)]
+
+    def planned(**parameters: Any) -> list[float]:
+        outcomes = play(make_router("cacheroute", parameters), requests, 4)
+        return shares(outcomes[200:], 4)
+
+    assert max(planned()) == 1.0
+    assert max(planned(q_cap=3.0)) < 0.3
+
+
+def test_cacheroute_moves_keys_with_every_plan() -> None:
+    # 40 keys of equal rates: who comes before whom in the window is chance, and so is a key's home
+    # in the next plan. An instance holds the prefixes of twenty keys, its own ten and some that it
+    # had before. Every move may compute a prefix again, where fixed homes do so once.
+    rng = np.random.default_rng(0)
+    requests = [Sent(0.05 * k, document(int(rng.integers(40)), 16, k)) for k in range(2000)]
+
+    def misses(name: str, **parameters: Any) -> float:
+        outcomes = play(make_router(name, parameters), requests, 4, kv_blocks=400)
+        return float((outcomes["hit_tokens"][400:] == 0).mean())  # after 20 s
+
+    assert misses("cacheroute", period=10.0) > 0.1  # 0.115
+    assert misses("prefix_hash", prefix_token_count=2048, load_factor=99.0) == 0.0
+
+
 # --- GORGO (§8.6) ------------------------------------------------------------------------------
 
 
