@@ -7,15 +7,13 @@ table keeps what belongs to an entry in arrays [E, C, …] beside it.
 Linear probing over twice as many slots as entries; a removal closes its gap.
 """
 
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.rng import mix64
-
-T = TypeVar("T", bound=np.generic)
 
 NONE = -1
 """No entry."""
@@ -48,13 +46,6 @@ def doubled(table: IdTable) -> IdTable:
     larger.ids[:, :capacity] = table.ids
     _rehash(table, larger)
     return larger
-
-
-def with_entries(rows: NDArray[T], capacity: int) -> NDArray[T]:
-    """`rows` [E, C, …], which belong to entries, with room for `capacity`; the new ones zero."""
-    wider = np.zeros((len(rows), capacity, *rows.shape[2:]), rows.dtype)
-    wider[:, : rows.shape[1]] = rows
-    return wider
 
 
 @kernel

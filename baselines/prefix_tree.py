@@ -23,9 +23,9 @@ from prefixgym.baselines.id_table import (
     find_or_add,
     id_table,
     remove,
-    with_entries,
 )
 from prefixgym.envs.jit import kernel
+from prefixgym.envs.memory import widened
 
 ROOT = 0
 
@@ -72,11 +72,11 @@ def prefix_tree(num_envs: int, num_blocks: int = 1024, num_nodes: int = 256) -> 
 def with_room(tree: PrefixTree, num_ids: int) -> PrefixTree:
     """The tree itself, or one with the same nodes and room to insert `num_ids` ids everywhere."""
     while tree.table.num_spare.min() < num_ids:
-        blocks = with_entries(tree.blocks, 2 * tree.blocks.shape[1])
+        blocks = widened(tree.blocks, 2 * tree.blocks.shape[1])
         tree = tree._replace(table=doubled(tree.table), blocks=blocks)
     while tree.num_spare.min() < 2:  # a split and a leaf
         num_envs, old = tree.nodes.shape
-        nodes = with_entries(tree.nodes, 2 * old)
+        nodes = widened(tree.nodes, 2 * old)
         spare = np.empty((num_envs, 2 * old), np.int32)
         _respare(tree.spare, tree.num_spare, spare)
         tree = tree._replace(nodes=nodes, spare=spare)

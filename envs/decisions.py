@@ -478,7 +478,9 @@ def step_range(lent: Lent, first: int, last: int, actions: NDArray[np.int64]) ->
     """Step environments first … last - 1 that are not done; returns the most requests in flight."""
     s: SimulationArrays = borrowed(lent.arrays)
     for e in range(first, last):
-        if not s.episodes[e].done:
+        if s.episodes[e].done:
+            s.knowledge.num_events[e] = 0  # its last ones were shown once
+        else:
             step_environment(s, e, actions[e])
     return _most_in_flight(s, first, last)
 

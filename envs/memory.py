@@ -15,8 +15,8 @@ _LINE = 64
 
 
 def widened(rows: NDArray[T], width: int) -> NDArray[T]:
-    """`rows` [E, W] with room for `width` columns, the new ones zero."""
-    wider = np.zeros((len(rows), width), rows.dtype)
+    """`rows` [E, W, …] with room for `width` columns, the new ones zero."""
+    wider = np.zeros((len(rows), width, *rows.shape[2:]), rows.dtype)
     wider[:, : rows.shape[1]] = rows
     return wider
 

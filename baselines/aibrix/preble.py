@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from prefixgym.baselines.aibrix.prefix_cache import keep_least_loaded
 from prefixgym.baselines.choosing import candidates, first_least, random_least
-from prefixgym.baselines.id_table import NONE, with_entries
+from prefixgym.baselines.id_table import NONE
 from prefixgym.baselines.prefill_time import attention_ms, linear_ms
 from prefixgym.baselines.prefix_tree import ROOT, PrefixTree, insert, prefix_tree, remove_leaf
 from prefixgym.baselines.prefix_tree import with_room as tree_with_room
@@ -35,6 +35,7 @@ from prefixgym.baselines.recent import with_room as log_with_room
 from prefixgym.baselines.router import Router, register, router_keys
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
+from prefixgym.envs.memory import widened
 from prefixgym.envs.view.view import View
 
 _MATCH_THRESHOLD = 0.5
@@ -184,8 +185,8 @@ class PrefixCachePreble(Router):
         if num_nodes > state.stats.shape[1]:
             self._state = state._replace(
                 order=with_capacity(state.order, num_nodes),
-                stats=with_entries(state.stats, num_nodes),
-                pods=with_entries(state.pods, num_nodes),
+                stats=widened(state.stats, num_nodes),
+                pods=widened(state.pods, num_nodes),
             )
 
 

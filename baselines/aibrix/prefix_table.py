@@ -28,10 +28,10 @@ from prefixgym.baselines.id_table import (
     find_or_add,
     id_table,
     remove,
-    with_entries,
 )
 from prefixgym.baselines.recency import NOBODY, Recency, drop, recency, touch, with_capacity
 from prefixgym.envs.jit import kernel
+from prefixgym.envs.memory import widened
 
 NO_MATCH = -1
 _SWEEP_INTERVAL = 1.0  # s
@@ -84,8 +84,8 @@ def with_room(table: PrefixTable, num_ids: int, size: TableSize) -> PrefixTable:
         table = PrefixTable(
             ids,
             with_capacity(table.order, capacity),
-            with_entries(table.put_at, capacity),
-            with_entries(table.pods, capacity),
+            widened(table.put_at, capacity),
+            widened(table.pods, capacity),
         )
     return table
 

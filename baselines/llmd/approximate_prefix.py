@@ -26,10 +26,10 @@ from prefixgym.baselines.id_table import (
     find_or_add,
     id_table,
     remove,
-    with_entries,
 )
 from prefixgym.baselines.recency import Recency, contains, drop, recency, touch, with_capacity
 from prefixgym.envs.jit import kernel
+from prefixgym.envs.memory import widened
 
 _START_CAPACITY = 512
 
@@ -64,8 +64,8 @@ def with_room(index: ApproximatePrefix, num_ids: int) -> ApproximatePrefix:
         index = index._replace(
             ids=ids,
             order=with_capacity(index.order, capacity),
-            since=with_entries(index.since, capacity),
-            num_pods=with_entries(index.num_pods, capacity),
+            since=widened(index.since, capacity),
+            num_pods=widened(index.num_pods, capacity),
         )
     return index
 

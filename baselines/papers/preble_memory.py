@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.id_table import NONE, with_entries
+from prefixgym.baselines.id_table import NONE
 from prefixgym.baselines.prefix_tree import ROOT, PrefixTree, insert, prefix_tree, remove_leaf
 from prefixgym.baselines.prefix_tree import with_room as tree_with_room
 from prefixgym.baselines.recency import (
@@ -37,6 +37,7 @@ from prefixgym.baselines.recency import (
 from prefixgym.baselines.recent import Recent, append, drop_first, first, recent
 from prefixgym.baselines.recent import with_room as log_with_room
 from prefixgym.envs.jit import kernel
+from prefixgym.envs.memory import widened
 from prefixgym.envs.view.view import ENDED, FIRST_TOKEN
 
 NS = 1e9
@@ -124,13 +125,13 @@ def with_room(m: Memory, num_ids: int, num_events: int, num_slots: int) -> Memor
         decodes=log_with_room(m.decodes, num_events),
     )
     if num_slots > m.flights.shape[1]:
-        m = m._replace(flights=with_entries(m.flights, num_slots))
+        m = m._replace(flights=widened(m.flights, num_slots))
     num_nodes = tree.nodes.shape[1]
     if num_nodes > m.stats.shape[1]:
         m = m._replace(
             cached=with_capacity(m.cached, num_nodes),
-            stats=with_entries(m.stats, num_nodes),
-            uses=with_entries(m.uses, num_nodes),
+            stats=widened(m.stats, num_nodes),
+            uses=widened(m.uses, num_nodes),
         )
     return m
 

@@ -27,15 +27,13 @@ environment's rows of them.
 """
 
 import heapq
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.jit import kernel
+from prefixgym.envs.memory import widened
 from prefixgym.envs.rng import mix64
-
-S = TypeVar("S", bound=np.generic)
 
 NO_NODE = -1
 _ABSENT = -1  # stamp of a tenant that an edge does not have
@@ -105,8 +103,8 @@ class History:
         while capacity - used < max(2, capacity // 4):
             capacity *= 2
         if capacity > old:
-            self.edges = _widened(self.edges, capacity)
-            self.stamps = _widened(self.stamps, capacity)
+            self.edges = widened(self.edges, capacity)
+            self.stamps = widened(self.stamps, capacity)
             self.slots = np.empty((len(self.trees), 2 * capacity), np.int32)
             _index_all(self.trees, self.edges, self.ids, self.slots)
         self._spare_edges = capacity - used - 2
@@ -116,14 +114,8 @@ class History:
         while capacity - used < max(num_ids, capacity // 4):
             capacity *= 2
         if capacity > old:
-            self.ids = _widened(self.ids, capacity)
+            self.ids = widened(self.ids, capacity)
         self._spare_ids = capacity - used - num_ids
-
-
-def _widened(array: NDArray[S], capacity: int) -> NDArray[S]:
-    wider = np.empty((array.shape[0], capacity, *array.shape[2:]), array.dtype)
-    wider[:, : array.shape[1]] = array
-    return wider
 
 
 @kernel

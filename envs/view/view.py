@@ -108,7 +108,9 @@ class View:
             episode's start: nothing is held.
         num_slots: requests have slots 0 … num_slots - 1; may grow, never shrinks.
 
-    The arrays are overwritten by the next decision; copy what must last.
+    The arrays are overwritten by the next decision; copy what must last. An environment whose
+    episode is over goes on showing its last decision, without events; what is decided there has no
+    effect.
     """
 
     cluster: ClusterSpec

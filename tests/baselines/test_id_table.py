@@ -11,7 +11,6 @@ from prefixgym.baselines.id_table import (
     find_or_add,
     id_table,
     remove,
-    with_entries,
 )
 from prefixgym.baselines.recency import (
     NOBODY,
@@ -23,6 +22,7 @@ from prefixgym.baselines.recency import (
     touch,
     with_capacity,
 )
+from prefixgym.envs.memory import widened
 
 IDS = st.integers(-3, 40)
 
@@ -89,7 +89,7 @@ def test_recency_is_an_order_of_last_use(steps: list[tuple[str, int, int]]) -> N
 
 def test_what_belongs_to_entries_grows_with_them() -> None:
     rows = np.arange(12).reshape(2, 2, 3)
-    larger = with_entries(rows, 4)
+    larger = widened(rows, 4)
     assert larger.shape == (2, 4, 3)
     assert (larger[:, :2] == rows).all()
     assert not larger[:, 2:].any()
