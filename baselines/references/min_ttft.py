@@ -21,7 +21,7 @@ class MinTtft(ScoredRouter):
     """The instance with the least predicted TTFT; ties at random."""
 
     name = "min_ttft"
-    source = "greedy predicted TTFT (rl.md §5.4)"
+    source = "greedy predicted TTFT"
     family = "references"
     knows = ("index", "ledger")
 
@@ -44,7 +44,7 @@ class GreedyDump(MinTtft):
     """
 
     name = "greedy_dump"
-    source = "greedy + dump (rl.md §0 item 8, §5.4)"
+    source = "greedy predicted TTFT with a dump: how plain goodput is gamed"
 
     def scores(self, view: View) -> NDArray[np.float64]:
         """Predicted TTFT, or for hopeless requests how little backlog there is."""

@@ -28,7 +28,7 @@ class OracleGreedy(Reference):
     """
 
     name = "oracle_greedy"
-    source = "rl.md §5.4 (greedy), with a fork of the simulation for the prediction"
+    source = "greedy, with a fork of the simulation for the prediction"
     family = "references"
 
     def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
