@@ -13,6 +13,9 @@ from prefixgym.experiments.table import Table
 
 ORACLE, LOOKAHEAD = "oracle_greedy", "lookahead"
 
+_FAST = 50.0  # requests/s
+_FAST_HORIZON = 2.5  # s
+
 _HEAD = f"""\
 # References: how good could routing be?
 
@@ -25,7 +28,9 @@ Three yardsticks stand beside the routers of the field. None of them could be de
 - **`{LOOKAHEAD}`** forks it for a few instances and lets base routers take the next decisions in
   each, with the requests that will really come; the instance whose future loses least is taken. It
   is the teacher for learned routers. With its default `tardiness` of 0 it sacrifices requests that
-  are lost anyway, as attainment rewards it; `--set tardiness=0.1` makes their lateness count.
+  are lost anyway, as attainment rewards it; `--set tardiness=0.1` makes their lateness count. Above
+  {_FAST:g} requests/s its base routers are `cache_aware_zmq` and `greedy_dump` and its horizon
+  {_FAST_HORIZON:g} s of arrivals: the default's 40 decisions are too few there to see TPOT.
 - The **upper bound** holds for every router, clairvoyant ones included: what one pooled machine
   with all caches shared and without limits could serve in time. A linear programme over intervals
   of time; the argument is in
@@ -38,10 +43,25 @@ What is possible lies between the look-ahead and the bound. All routers play the
 def cells_of(scenarios: Sequence[Scenario], num_seeds: int, routers: Sequence[str]) -> list[Cell]:
     """The cells of the references and of `routers`; references first, they take longest."""
     return [
-        Cell(scenario, middle_rate(scenario), router, _seeds(scenario, num_seeds))
+        Cell(
+            scenario,
+            middle_rate(scenario),
+            router,
+            _seeds(scenario, num_seeds),
+            _lookahead_parameters(scenario) if router == LOOKAHEAD else {},
+        )
         for router in (LOOKAHEAD, ORACLE, *routers)
         for scenario in scenarios
     ]
+
+
+def _lookahead_parameters(scenario: Scenario) -> dict[str, str | int]:
+    """The default's horizon spans a second or more at most rates; where they are higher, TPOT is
+    what is missed, and takes seconds to see."""
+    rate = middle_rate(scenario)
+    if rate <= _FAST:
+        return {}
+    return {"base": "cache_aware_zmq+greedy_dump", "horizon": round(_FAST_HORIZON * rate)}
 
 
 def _seeds(scenario: Scenario, count: int) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from prefixgym.baselines.references.min_ttft import MinTtft
 from prefixgym.baselines.references.reference import Reference
-from prefixgym.baselines.references.rollout import BASES, LOADAWARE_VIRTUAL_NODES, play_forks
+from prefixgym.baselines.references.rollout import BASES, VIRTUAL_NODES, play_forks
 from prefixgym.baselines.router import make_router, register, router_keys
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.credit import Credit
@@ -43,7 +43,9 @@ class Lookahead(Reference):
 
     Attributes:
         base: base routers, joined by `+`, of those in `BASES`; the first goes first among equals.
-        horizon: decisions in a fork, this one included; then it drains.
+        horizon: decisions in a fork, this one included; then it drains. Nothing that arrives later
+            slows the fork's requests down, so a horizon far shorter than they take is blind to
+            TPOT: where hundreds of requests arrive while one decodes, look further.
         candidates: instances to try: those that the base routers would take, then those with the
             least predicted TTFT.
         tardiness: requests that one unit of lateness weighs. With 0, requests that are lost anyway
@@ -84,7 +86,7 @@ class Lookahead(Reference):
             base.reset(cluster, seeds)
         self._ranking = MinTtft()
         self._keys = np.repeat(router_keys(seeds), self._copies)
-        self._ring = HashRing(len(cluster.instances), LOADAWARE_VIRTUAL_NODES)
+        self._ring = HashRing(len(cluster.instances), VIRTUAL_NODES)
 
     def route(self, view: View) -> NDArray[np.int64]:
         """The candidate with the best future."""

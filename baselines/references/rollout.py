@@ -8,21 +8,36 @@ routers' own functions.
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.choosing import candidates, random_least
+from prefixgym.baselines.choosing import candidates, first_least, random_least
 from prefixgym.baselines.references.min_ttft import dump_scores, ttft_scores
+from prefixgym.baselines.sglang.cache_aware_zmq import CacheAwareZmq, holders_by_load
 from prefixgym.baselines.vllm.fallback import TO_FALLBACK, session_home
-from prefixgym.baselines.vllm.loadaware import best_by_load
+from prefixgym.baselines.vllm.loadaware import Loadaware, best_by_load
 from prefixgym.envs.decisions import SimulationArrays, step_environment
 from prefixgym.envs.jit import borrowed, kernel
 from prefixgym.envs.lent import Lent
 from prefixgym.envs.view.arrays import ViewArrays
 
-BASES = ("greedy_dump", "least_load", "loadaware", "loadaware_tokens", "min_ttft")
-_GREEDY_DUMP, _LEAST_LOAD, _LOADAWARE, _LOADAWARE_TOKENS, _MIN_TTFT = range(len(BASES))
+BASES = (
+    "cache_aware_zmq",
+    "greedy_dump",
+    "least_load",
+    "loadaware",
+    "loadaware_tokens",
+    "min_ttft",
+)
+_CACHE_AWARE_ZMQ, _GREEDY_DUMP, _LEAST_LOAD, _LOADAWARE, _LOADAWARE_TOKENS, _MIN_TTFT = range(6)
 
-LOADAWARE_BETA = 1.0
-LOADAWARE_VIRTUAL_NODES = 160
-"""Defaults of `loadaware`; its fallback is the session's home."""
+VIRTUAL_NODES = Loadaware.virtual_nodes
+"""Of the ring on which `loadaware` finds the home of a session."""
+
+# The routers' defaults, as constants for the compiler.
+_BETA = Loadaware.beta
+_CACHE_THRESHOLD = CacheAwareZmq.cache_threshold
+_BALANCE_ABS = CacheAwareZmq.balance_abs_threshold
+_BALANCE_REL = CacheAwareZmq.balance_rel_threshold
+_HIT_LOAD_ABS = CacheAwareZmq.hit_load_abs_threshold
+_HIT_LOAD_REL = CacheAwareZmq.hit_load_rel_threshold
 
 
 @kernel
@@ -30,6 +45,7 @@ def decide(
     v: ViewArrays,
     e: int,
     base: int,
+    block_size: int,
     frontend: float,
     key: np.uint64,
     positions: NDArray[np.uint64],
@@ -41,19 +57,34 @@ def decide(
         v: what it sees.
         e: where.
         base: index into `BASES`.
+        block_size: tokens.
         frontend: s, the cluster's frontend latency.
         key: of the router in this environment, see `router_keys`.
-        positions: of the ring with LOADAWARE_VIRTUAL_NODES.
+        positions: of the ring with VIRTUAL_NODES.
         owners: of the same ring.
     """
     request, instances = v.requests[e], v.instances[e]
     if base in (_LOADAWARE, _LOADAWARE_TOKENS):
         loads = instances["requests"] if base == _LOADAWARE else instances["prefill_tokens"]
-        chosen = best_by_load(request, instances, loads, LOADAWARE_BETA)
+        chosen = best_by_load(request, instances, loads, _BETA)
         if chosen == TO_FALLBACK:
             chosen = session_home(request, instances, positions, owners, key)
         return chosen
-    scores = np.empty(len(instances))
+    scores, picks = np.empty(len(instances)), np.empty(len(instances), np.int64)
+    count = candidates(instances, picks)
+    if base == _CACHE_AWARE_ZMQ:
+        holders_by_load(
+            request,
+            instances,
+            block_size,
+            _CACHE_THRESHOLD,
+            _BALANCE_ABS,
+            _BALANCE_REL,
+            _HIT_LOAD_ABS,
+            _HIT_LOAD_REL,
+            scores,
+        )
+        return first_least(scores, picks, count)
     if base == _GREEDY_DUMP:
         dump_scores(request, instances, frontend, scores)
     elif base == _MIN_TTFT:
@@ -61,8 +92,6 @@ def decide(
     else:
         for i in range(len(scores)):
             scores[i] = instances[i]["requests"]
-    picks = np.empty(len(instances), np.int64)
-    count = candidates(instances, picks)
     return random_least(scores, picks, count, key, request["index"])
 
 
@@ -103,6 +132,7 @@ def play_forks(
         losses: requests that missed an objective, and tardiness; inf if given up. Written to [E].
     """
     s: SimulationArrays = borrowed(lent.arrays)
+    block_size = s.cluster.limits[0, 0].block_size
     for k in range(first, last):
         episode = s.episodes[k]
         if episode.done:
@@ -111,7 +141,9 @@ def play_forks(
         action = actions[k]
         for decision in range(horizon):
             if decision > 0:
-                action = decide(s.knowledge, k, base, frontend, keys[k], positions, owners)
+                action = decide(
+                    s.knowledge, k, base, block_size, frontend, keys[k], positions, owners
+                )
             if decision == horizon - 1:
                 episode.closed = 1
             ended = episode.ended

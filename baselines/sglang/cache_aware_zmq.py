@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from prefixgym.baselines.choosing import candidates, first_least
 from prefixgym.baselines.router import register
 from prefixgym.baselines.scored import ScoredRouter, Ties
-from prefixgym.envs.jit import kernel
+from prefixgym.envs.jit import Record, kernel
 from prefixgym.envs.view.view import View
 
 
@@ -70,7 +70,7 @@ class CacheAwareZmq(ScoredRouter):
     def scores(self, view: View) -> NDArray[np.float64]:
         """The load of those that may get the request, inf for the others."""
         scores = np.empty(view.instances.shape)
-        _scores(
+        _score(
             view.requests,
             view.instances,
             view.cluster.block_size,
@@ -85,7 +85,7 @@ class CacheAwareZmq(ScoredRouter):
 
 
 @kernel
-def _scores(
+def _score(
     requests: NDArray[np.void],
     instances: NDArray[np.void],
     block_size: int,
@@ -96,30 +96,55 @@ def _scores(
     hit_load_rel: float,
     scores: NDArray[np.float64],
 ) -> None:
-    num_instances = instances.shape[1]
-    picks, owners = np.empty(num_instances, np.int64), np.empty(num_instances, np.int64)
     for e in range(len(scores)):
-        rows = instances[e]
-        for i in range(num_instances):
-            scores[e, i] = rows[i]["requests"]
-        count = candidates(rows, picks)
-        low = high = scores[e, picks[0]]
-        matched = 0
-        for k in range(count):
-            low, high = min(low, scores[e, picks[k]]), max(high, scores[e, picks[k]])
-            matched = max(matched, rows[picks[k]]["hit_tokens"])
-        full_blocks = requests[e]["prompt_tokens"] // block_size
-        out_of_balance = high - low > balance_abs and high > balance_rel * low
-        if out_of_balance or matched // block_size <= cache_threshold * full_blocks:
-            continue
-        num_owners = 0
-        for k in range(count):
-            if rows[picks[k]]["hit_tokens"] == matched:
-                owners[num_owners] = picks[k]
-                num_owners += 1
-        load = scores[e, first_least(scores[e], owners, num_owners)]
-        if load - low > hit_load_abs and load > hit_load_rel * low:
-            continue
-        for i in range(num_instances):
-            if rows[i]["hit_tokens"] < matched:
-                scores[e, i] = np.inf
+        holders_by_load(
+            requests[e],
+            instances[e],
+            block_size,
+            cache_threshold,
+            balance_abs,
+            balance_rel,
+            hit_load_abs,
+            hit_load_rel,
+            scores[e],
+        )
+
+
+@kernel
+def holders_by_load(
+    request: Record,
+    instances: NDArray[np.void],
+    block_size: int,
+    cache_threshold: float,
+    balance_abs: int,
+    balance_rel: float,
+    hit_load_abs: int,
+    hit_load_rel: float,
+    scores: NDArray[np.float64],
+) -> None:
+    """Scores of one environment: loads, inf for those that may not get the request."""
+    num_instances = len(instances)
+    picks, owners = np.empty(num_instances, np.int64), np.empty(num_instances, np.int64)
+    for i in range(num_instances):
+        scores[i] = instances[i]["requests"]
+    count = candidates(instances, picks)
+    low = high = scores[picks[0]]
+    matched = 0
+    for k in range(count):
+        low, high = min(low, scores[picks[k]]), max(high, scores[picks[k]])
+        matched = max(matched, instances[picks[k]]["hit_tokens"])
+    full_blocks = request["prompt_tokens"] // block_size
+    out_of_balance = high - low > balance_abs and high > balance_rel * low
+    if out_of_balance or matched // block_size <= cache_threshold * full_blocks:
+        return
+    num_owners = 0
+    for k in range(count):
+        if instances[picks[k]]["hit_tokens"] == matched:
+            owners[num_owners] = picks[k]
+            num_owners += 1
+    load = scores[first_least(scores, owners, num_owners)]
+    if load - low > hit_load_abs and load > hit_load_rel * low:
+        return
+    for i in range(num_instances):
+        if instances[i]["hit_tokens"] < matched:
+            scores[i] = np.inf

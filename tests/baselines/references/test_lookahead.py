@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from random_cases import SLOS, Case, RequestDraw, Tapes, build_tape, cases
 
-from prefixgym.baselines.references.rollout import BASES, LOADAWARE_VIRTUAL_NODES, decide
+from prefixgym.baselines.references.rollout import BASES, VIRTUAL_NODES, decide
 from prefixgym.baselines.references.upper_bound import upper_bound
 from prefixgym.baselines.router import make_router, router_keys
 from prefixgym.envs.clock import TICKS_PER_MS
@@ -121,7 +121,7 @@ def test_compiled_base_routers_decide_as_the_routers(case: Case, seed: int) -> N
     simulation = Simulation(case.cluster, Tapes(case.tapes), SLOS, case.knowledge, 2)
     simulation.reset([0, 1])
     seeds, rng = [seed, seed + 1], np.random.default_rng(seed)
-    ring = HashRing(len(case.cluster.instances), LOADAWARE_VIRTUAL_NODES)
+    ring = HashRing(len(case.cluster.instances), VIRTUAL_NODES)
     routers = [make_router(name) for name in BASES]
     for router in routers:
         router.reset(case.cluster, seeds)
@@ -133,6 +133,7 @@ def test_compiled_base_routers_decide_as_the_routers(case: Case, seed: int) -> N
                     simulation.arrays.knowledge,
                     e,
                     base,
+                    case.cluster.block_size,
                     case.cluster.frontend_latency,
                     router_keys(seeds)[e],
                     ring.positions,
@@ -156,7 +157,7 @@ def test_references_ask_for_the_simulation(name: str) -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"base": "kvaware"}, "lookahead.base: found 'kvaware', allowed: different ones of greedy"),
+        ({"base": "kvaware"}, "lookahead.base: found 'kvaware', allowed: different ones of cache"),
         ({"base": "min_ttft+min_ttft"}, "lookahead.base: found 'min_ttft\\+min_ttft'"),
         ({"candidates": 1}, "lookahead.candidates: found 1, allowed: at least as many as base"),
         ({"horizon": 0}, "lookahead.horizon: found 0, allowed: at least 1"),
