@@ -15,6 +15,10 @@ def references(
     router: Annotated[
         list[str] | None, typer.Option(help="To compare with, by default all. Repeatable.")
     ] = None,
+    leaderboard: Annotated[
+        str | None,
+        typer.Option(help="Take the other routers' results from runs/NAME.", metavar="NAME"),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Test episodes of each scenario.")] = 2,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     page: Annotated[
@@ -22,10 +26,12 @@ def references(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare routers with oracle, look-ahead and upper bound at the knee, about half an hour.
+    """Compare routers with look-ahead and upper bound at the knee, about half an hour.
 
     The same command again continues a run that was interrupted.
     """
+    import polars as pl
+
     from prefixgym.envs.scenarios.registry import load_scenario, scenario_names
     from prefixgym.experiments import references as study
     from prefixgym.experiments.leaderboard import (
@@ -37,13 +43,15 @@ def references(
     from prefixgym.experiments.progress import progress_of
 
     scenarios = [load_scenario(name) for name in scenario or scenario_names()]
-    cells = study.cells_of(scenarios, seeds, router or deployable_routers())
+    routers = [] if leaderboard else router or deployable_routers()
+    cells = study.cells_of(scenarios, seeds, routers)
+    others = [study.from_leaderboard(RUNS / leaderboard, cells)] if leaderboard else []
     folder = RUNS / "references" / "cells"
     missing = missing_cells(cells, folder)
     with progress_of([cell.decisions for cell in missing], len(cells)) as on_end:
         failures = run_cells(missing, folder, workers, lambda cell: on_end(cell.decisions))
     bounds = {chosen.name: study.bound_of(chosen, seeds) for chosen in scenarios}
-    rows = study.standings(read_cells(cells, folder), bounds)
+    rows = study.standings(pl.concat([read_cells(cells, folder), *others]), bounds)
     if page is not None:
         page.write_text(study.page(rows, seeds), encoding="utf-8")
     if as_json:

@@ -1,6 +1,7 @@
-"""How far handcrafted routers are from references: oracle, look-ahead and upper bound."""
+"""How far handcrafted routers are from the references: look-ahead and upper bound."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import polars as pl
 
@@ -11,7 +12,7 @@ from prefixgym.experiments.evaluate import Cell
 from prefixgym.experiments.scenario_tables import middle_rate
 from prefixgym.experiments.table import Table
 
-ORACLE, LOOKAHEAD = "oracle_greedy", "lookahead"
+LOOKAHEAD = "lookahead"
 
 _FAST = 50.0  # requests/s
 _FAST_HORIZON = 2.5  # s
@@ -21,27 +22,26 @@ _HEAD = f"""\
 
 <!-- Written by `prefixgym references --page docs/references.md`: edit the command, not this. -->
 
-Three yardsticks stand beside the routers of the field. None of them could be deployed.
+Two yardsticks stand beside the routers of the field. Neither could be deployed.
 
-- **`{ORACLE}`** forks the simulation for every instance, sends the request there and sees what
-  becomes of it: greedy, with the true queues, caches and output lengths.
-- **`{LOOKAHEAD}`** forks it for a few instances and lets base routers take the next decisions in
-  each, with the requests that will really come; the instance whose future loses least is taken. It
-  is the teacher for learned routers. With its default `tardiness` of 0 it sacrifices requests that
-  are lost anyway, as attainment rewards it; `--set tardiness=0.1` makes their lateness count. Above
-  {_FAST:g} requests/s its base routers are `cache_aware_zmq` and `greedy_dump` and its horizon
-  {_FAST_HORIZON:g} s of arrivals: the default's 40 decisions are too few there to see TPOT.
+- **`{LOOKAHEAD}`** forks the simulation for a few instances and lets base routers take the next
+  decisions in each, with the requests that will really come; the instance whose future loses least
+  is taken. It is the teacher for learned routers. With its default `tardiness` of 0 it sacrifices
+  requests that are lost anyway, as attainment rewards it; `--set tardiness=0.1` makes lateness
+  count. Above {_FAST:g} requests/s its base routers are `cache_aware_zmq` and `greedy_dump` and its
+  horizon {_FAST_HORIZON:g} s of arrivals: the default's 40 decisions are too few there to see TPOT.
 - The **upper bound** holds for every router, clairvoyant ones included: what one pooled machine
   with all caches shared and without limits could serve in time. A linear programme over intervals
   of time; the argument is in
   [`baselines/references/upper_bound.py`](../baselines/references/upper_bound.py).
 
-What is possible lies between the look-ahead and the bound. All routers play the same requests.
+What is possible lies between the two. All routers play the same requests. `oracle_greedy`, which is
+not in the table, forks too, but looks at the request in hand alone.
 """
 
 
 def cells_of(scenarios: Sequence[Scenario], num_seeds: int, routers: Sequence[str]) -> list[Cell]:
-    """The cells of the references and of `routers`; references first, they take longest."""
+    """The cells of the look-ahead, which take longest, and of `routers`."""
     return [
         Cell(
             scenario,
@@ -50,7 +50,7 @@ def cells_of(scenarios: Sequence[Scenario], num_seeds: int, routers: Sequence[st
             _seeds(scenario, num_seeds),
             _lookahead_parameters(scenario) if router == LOOKAHEAD else {},
         )
-        for router in (LOOKAHEAD, ORACLE, *routers)
+        for router in (LOOKAHEAD, *routers)
         for scenario in scenarios
     ]
 
@@ -68,6 +68,26 @@ def _seeds(scenario: Scenario, count: int) -> tuple[int, ...]:
     return tuple(scenario.seeds.test.range()[:count])
 
 
+def from_leaderboard(folder: Path, cells: Sequence[Cell]) -> pl.DataFrame:
+    """The results of a leaderboard at the rates and seeds of `cells`.
+
+    Raises:
+        ValueError: it has not evaluated them.
+    """
+    episodes = pl.read_parquet(folder / "episodes.parquet")
+    parts = []
+    for cell in cells:
+        met = (pl.col("scenario") == cell.scenario.name) & (pl.col("rate") == cell.rate)
+        part = episodes.filter(met & pl.col("seed").is_in(cell.seeds))
+        if part["seed"].n_unique() < len(cell.seeds):
+            raise ValueError(
+                f"{folder}: has not evaluated {cell.scenario.name} at {cell.rate:g} requests/s "
+                f"with seeds {', '.join(map(str, cell.seeds))}"
+            )
+        parts.append(part)
+    return pl.concat(parts)
+
+
 def bound_of(scenario: Scenario, num_seeds: int) -> float:
     """The upper bound on the attainment of a scenario, mean over its first test seeds."""
     setup = scenario.build(middle_rate(scenario))
@@ -79,7 +99,7 @@ def bound_of(scenario: Scenario, num_seeds: int) -> float:
 
 
 def standings(results: pl.DataFrame, bounds: dict[str, float]) -> pl.DataFrame:
-    """One row a scenario: attainment of the references and of the best handcrafted router.
+    """One row a scenario: attainment of the look-ahead and of the best handcrafted router.
 
     Args:
         results: finished cells.
@@ -88,12 +108,11 @@ def standings(results: pl.DataFrame, bounds: dict[str, float]) -> pl.DataFrame:
     means = results.group_by("scenario", "rate", "router", maintain_order=True).agg(
         pl.col("attainment").mean()
     )
-    real = means.filter(~pl.col("router").is_in([ORACLE, LOOKAHEAD]))
+    real = means.filter(pl.col("router") != LOOKAHEAD)
     best = real.sort("attainment", descending=True).group_by("scenario", "rate").first()
     rows = best.rename({"router": "best", "attainment": "best_attainment"})
-    for reference in (ORACLE, LOOKAHEAD):
-        own = means.filter(pl.col("router") == reference).rename({"attainment": reference})
-        rows = rows.join(own.drop("router"), on=["scenario", "rate"], how="left")
+    own = means.filter(pl.col("router") == LOOKAHEAD).rename({"attainment": LOOKAHEAD})
+    rows = rows.join(own.drop("router"), on=["scenario", "rate"], how="left")
     bound = pl.DataFrame({"scenario": list(bounds), "bound": list(bounds.values())})
     order = {name: place for place, name in enumerate(scenario_names())}
     return rows.join(bound, on="scenario", how="left").sort(
@@ -113,7 +132,7 @@ def standings_table(rows: pl.DataFrame) -> Table:
     return Table(
         title="Attainment at the knee, %",
         headings=(
-            "scenario", "requests/s", "best handcrafted", "%", ORACLE, LOOKAHEAD, "against best",
+            "scenario", "requests/s", "best handcrafted", "%", LOOKAHEAD, "against best",
             "upper bound", "gap",
         ),
         rows=[
@@ -122,7 +141,6 @@ def standings_table(rows: pl.DataFrame) -> Table:
                 f"{row['rate']:g}",
                 row["best"],
                 percent(row["best_attainment"]),
-                percent(row[ORACLE]),
                 percent(row[LOOKAHEAD]),
                 points(row[LOOKAHEAD], row["best_attainment"]),
                 percent(row["bound"]),
