@@ -225,4 +225,4 @@ def test_prices_lie_below_every_step(name: str) -> None:
             assert least <= ticks / TICKS_PER_SECOND * (1 + 1e-9)
     # The flattest line touches the cheapest step, the steepest is the best price a token.
     assert prices[0].step > 0
-    assert prices[-1].step == pytest.approx(0, abs=1e-9)
+    assert min(prices[-1].step, prices[-1].prefill_step) == pytest.approx(0, abs=1e-9)

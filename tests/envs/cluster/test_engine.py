@@ -67,6 +67,8 @@ class EventByEvent:
     def _take_events(self) -> None:
         environment = self.c.environments[0]
         for event in self.c.events[0, : environment["num_events"]]:
+            if event["kind"] == state.STARTED:
+                continue
             row = int(self.c.flights[0, event["flight"]]["row"])
             times = self.ends if event["kind"] == state.END else self.first_tokens
             assert row not in times

@@ -37,7 +37,7 @@ def test_an_interpreter_must_be_named(trace: Path, monkeypatch: pytest.MonkeyPat
 
 def test_an_interpreter_without_dynamo_is_explained(trace: Path) -> None:
     with pytest.raises(RuntimeError, match=r"trace\.jsonl failed: .*No module named 'dynamo'"):
-        run_peer(trace, python=Path(sys.executable))
+        run_peer(trace, python=Path(sys.base_prefix) / "bin" / "python3")
 
 
 def test_an_interpreter_that_is_not_there_is_named(trace: Path) -> None:
