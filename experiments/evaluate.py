@@ -16,7 +16,7 @@ from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.envs.simulation import Simulation
 from prefixgym.experiments.metrics import episode_metrics
 
-RESULTS_VERSION = 2
+RESULTS_VERSION = 3
 """Part of every cell's key: raise it when the simulator or a metric changes what it means."""
 
 
