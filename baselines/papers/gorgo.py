@@ -17,7 +17,7 @@ from prefixgym.baselines.router import register
 from prefixgym.baselines.scored import ScoredRouter
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
-from prefixgym.envs.view.history import History, forget, insert, sent_blocks
+from prefixgym.envs.view.history import History, HistoryArrays, forget, sent_blocks
 from prefixgym.envs.view.view import View
 
 
@@ -114,16 +114,12 @@ class _Gorgo(ScoredRouter):
 
     def scores(self, view: View) -> NDArray[np.float64]:
         """The weighted sums, [E, N]."""
-        history = self._history
         scores = np.empty(view.instances.shape)
         _score(
             view.requests,
             view.block_ids,
             view.instances,
-            history.edges,
-            history.stamps,
-            history.ids,
-            history.slots,
+            self._history.arrays,
             self._block_size,
             self._rtt_of,
             self._scale,
@@ -134,21 +130,8 @@ class _Gorgo(ScoredRouter):
 
     def commit(self, view: View, chosen: NDArray[np.int64]) -> None:
         """Put the prompts into the trie under their instances."""
-        history = self._history
-        history.reserve(view.block_ids.shape[1])
-        _remember(
-            view.requests,
-            view.block_ids,
-            view.instances,
-            history.trees,
-            history.edges,
-            history.stamps,
-            history.ids,
-            history.slots,
-            history.tokens,
-            self._block_size,
-            chosen,
-        )
+        _forget_absent(view.instances, self._history.arrays)
+        self._history.remember(view, chosen)
         if self.auto_tune:
             self._tuner.book(view)
 
@@ -230,10 +213,7 @@ def _score(
     requests: NDArray[np.void],
     block_ids: NDArray[np.int64],
     instances: NDArray[np.void],
-    edges: NDArray[np.void],
-    stamps: NDArray[np.int32],
-    ids: NDArray[np.int64],
-    slots: NDArray[np.int32],
+    h: HistoryArrays,
     block_size: int,
     rtt_ms: NDArray[np.float64],
     scale: NDArray[np.float64],
@@ -244,7 +224,7 @@ def _score(
     for e in range(len(scores)):
         prompt = block_ids[e, : requests[e]["num_blocks"]]
         prompt_tokens = requests[e]["prompt_tokens"]
-        sent_blocks(edges[e], stamps[e], ids[e], slots[e], prompt, blocks)
+        sent_blocks(h, e, prompt, blocks)
         network, own, queue = (
             scale[0] * weights[e, 0],
             scale[1] * weights[e, 1],
@@ -257,35 +237,8 @@ def _score(
 
 
 @kernel
-def _remember(
-    requests: NDArray[np.void],
-    block_ids: NDArray[np.int64],
-    instances: NDArray[np.void],
-    trees: NDArray[np.void],
-    edges: NDArray[np.void],
-    stamps: NDArray[np.int32],
-    ids: NDArray[np.int64],
-    slots: NDArray[np.int32],
-    tokens: NDArray[np.int64],
-    block_size: int,
-    chosen: NDArray[np.int64],
-) -> None:
-    for e in range(len(chosen)):
-        tree = trees[e : e + 1]
+def _forget_absent(instances: NDArray[np.void], h: HistoryArrays) -> None:
+    for e in range(instances.shape[0]):
         for i in range(instances.shape[1]):
-            if tokens[e, i] > 0 and instances[e, i]["available"] == 0:
-                forget(tree, edges[e], stamps[e], ids[e], slots[e], tokens[e], i)
-        prompt = block_ids[e, : requests[e]["num_blocks"]]
-        prompt_tokens = min(len(prompt) * block_size, requests[e]["prompt_tokens"])
-        insert(
-            tree,
-            edges[e],
-            stamps[e],
-            ids[e],
-            slots[e],
-            tokens[e],
-            prompt,
-            prompt_tokens,
-            block_size,
-            chosen[e],
-        )
+            if h.tokens[e, i] > 0 and instances[e, i]["available"] == 0:
+                forget(h, e, i)

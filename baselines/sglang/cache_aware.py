@@ -16,7 +16,16 @@ from prefixgym.baselines.choosing import candidates, draw, first_least
 from prefixgym.baselines.router import Router, register, router_keys
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
-from prefixgym.envs.view.history import History, evict, forget, insert, match, match_among, touch
+from prefixgym.envs.view.history import (
+    History,
+    HistoryArrays,
+    evict,
+    forget,
+    insert,
+    match,
+    match_among,
+    touch,
+)
 from prefixgym.envs.view.view import View
 
 
@@ -89,19 +98,13 @@ class CacheAware(Router):
 
     def route(self, view: View) -> NDArray[np.int64]:
         """Owner of the longest known prefix, or the least loaded instance."""
-        history = self._history
-        history.reserve(view.block_ids.shape[1])
+        self._history.reserve(view.block_ids.shape[1])
         chosen = np.empty(view.num_envs, np.int64)
         _cache_aware(
             view.requests,
             view.block_ids,
             view.instances,
-            history.trees,
-            history.edges,
-            history.stamps,
-            history.ids,
-            history.slots,
-            history.tokens,
+            self._history.arrays,
             self._next_sweep,
             self._keys,
             self.has_tree,
@@ -140,12 +143,7 @@ def _cache_aware(
     requests: NDArray[np.void],
     block_ids: NDArray[np.int64],
     instances: NDArray[np.void],
-    trees: NDArray[np.void],
-    edges: NDArray[np.void],
-    stamps: NDArray[np.int32],
-    ids: NDArray[np.int64],
-    slots: NDArray[np.int32],
-    tokens: NDArray[np.int64],
+    h: HistoryArrays,
     next_sweep: NDArray[np.float64],
     keys: NDArray[np.uint64],
     has_tree: bool,
@@ -162,9 +160,8 @@ def _cache_aware(
     loads = np.empty(instances.shape[1])
     for e in range(len(chosen)):
         request = requests[e]
-        tree = trees[e : e + 1]
         if request["time"] >= next_sweep[e]:
-            evict(tree, edges[e], stamps[e], ids[e], slots[e], tokens[e], most_tokens)
+            evict(h, e, most_tokens)
             sweeps = math.floor(request["time"] / eviction_interval)
             next_sweep[e] = (sweeps + 1) * eviction_interval
 
@@ -184,19 +181,9 @@ def _cache_aware(
         known = True
         if in_balance:
             if any_holder:
-                blocks, node, owner = match_among(
-                    tree,
-                    edges[e],
-                    stamps[e],
-                    ids[e],
-                    slots[e],
-                    prompt,
-                    loads,
-                    picks,
-                    count,
-                )
+                blocks, node, owner = match_among(h, e, prompt, loads, picks, count)
             else:
-                blocks, owner = match(tree, edges[e], stamps[e], ids[e], slots[e], prompt)
+                blocks, owner = match(h, e, prompt)
             if min(blocks * block_size, prompt_tokens) / prompt_tokens > cache_threshold:
                 choice = picks[0]
                 known = False
@@ -205,17 +192,13 @@ def _cache_aware(
                         choice = owner
                         known = True
                 if any_holder:
-                    touch(tree, stamps[e], node, owner)
+                    touch(h, e, node, owner)
                 elif not known:
-                    forget(tree, edges[e], stamps[e], ids[e], slots[e], tokens[e], owner)
+                    forget(h, e, owner)
         if known:
             insert(
-                tree,
-                edges[e],
-                stamps[e],
-                ids[e],
-                slots[e],
-                tokens[e],
+                h,
+                e,
                 prompt,
                 min(len(prompt) * block_size, prompt_tokens),
                 block_size,

@@ -24,7 +24,7 @@ from prefixgym.baselines.sglang.gate import (
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.rng import random_word
-from prefixgym.envs.view.history import History, insert, sent_blocks
+from prefixgym.envs.view.history import History, HistoryArrays, insert, sent_blocks
 from prefixgym.envs.view.view import View
 
 _MOST_HOLDERS = 8
@@ -88,19 +88,13 @@ class SmgCacheAware(GatedRouter):
 
     def route(self, view: View) -> NDArray[np.int64]:
         """A holder or the least loaded instance."""
-        history = self._history
-        history.reserve(view.block_ids.shape[1])
+        self._history.reserve(view.block_ids.shape[1])
         chosen = np.empty(view.num_envs, np.int64)
         _choose(
             view.requests,
             view.block_ids,
             view.instances,
-            history.trees,
-            history.edges,
-            history.stamps,
-            history.ids,
-            history.slots,
-            history.tokens,
+            self._history.arrays,
             self._sent,
             self._keys,
             self._settings(),
@@ -119,12 +113,7 @@ def _choose(
     requests: NDArray[np.void],
     block_ids: NDArray[np.int64],
     instances: NDArray[np.void],
-    trees: NDArray[np.void],
-    edges: NDArray[np.void],
-    stamps: NDArray[np.int32],
-    ids: NDArray[np.int64],
-    slots: NDArray[np.int32],
-    tokens: NDArray[np.int64],
+    h: HistoryArrays,
     sent: NDArray[np.int64],
     keys: NDArray[np.uint64],
     settings: GateSettings,
@@ -143,7 +132,7 @@ def _choose(
         request, rows = requests[e], instances[e]
         count = candidates(rows, picks)
         prompt = block_ids[e, : full_blocks(request, page)]
-        sent_blocks(edges[e], stamps[e], ids[e], slots[e], prompt, blocks)
+        sent_blocks(h, e, prompt, blocks)
         depth = blocks.max()
         choice = least = least_loaded(rows, sent[e], picks, count)
         share = depth * page / request["prompt_tokens"]
@@ -160,18 +149,7 @@ def _choose(
                 choice = _best(rows, costs, picks, count, keys[e], request["index"])
             if spills(rows, choice, picks, count, settings):
                 choice = least
-        insert(
-            trees[e : e + 1],
-            edges[e],
-            stamps[e],
-            ids[e],
-            slots[e],
-            tokens[e],
-            prompt,
-            len(prompt) * page,
-            page,
-            choice,
-        )
+        insert(h, e, prompt, len(prompt) * page, page, choice)
         sent[e, choice] += 1
         chosen[e] = choice
 

@@ -17,7 +17,7 @@ from prefixgym.baselines.vllm.fallback import QPS_WINDOW, TO_FALLBACK, to_lowest
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.view.arrival_rate import ArrivalRate
-from prefixgym.envs.view.history import History, insert, sent_blocks
+from prefixgym.envs.view.history import History, HistoryArrays, sent_blocks
 from prefixgym.envs.view.view import View
 
 
@@ -68,17 +68,13 @@ class Prefixaware(Router):
 
     def route(self, view: View) -> NDArray[np.int64]:
         """One of those with the longest prefix, or the one with the lowest arrival rate."""
-        history = self._history
         chosen = np.empty(view.num_envs, np.int64)
         least_tokens = self.prefix_min_match_length / self.chars_per_token
         _choose(
             view.requests,
             view.block_ids,
             view.instances,
-            history.edges,
-            history.stamps,
-            history.ids,
-            history.slots,
+            self._history.arrays,
             self._keys,
             self._block_size,
             least_tokens,
@@ -89,19 +85,7 @@ class Prefixaware(Router):
             self._arrivals.advance(now)
             to_lowest_qps(view.instances, self._arrivals.counts, self._arrivals.seen, chosen)
             self._arrivals.record(now, chosen)
-        history.reserve(view.block_ids.shape[1])
-        _remember(
-            view.requests,
-            view.block_ids,
-            history.trees,
-            history.edges,
-            history.stamps,
-            history.ids,
-            history.slots,
-            history.tokens,
-            self._block_size,
-            chosen,
-        )
+        self._history.remember(view, chosen)
         return chosen
 
 
@@ -110,10 +94,7 @@ def _choose(
     requests: NDArray[np.void],
     block_ids: NDArray[np.int64],
     instances: NDArray[np.void],
-    edges: NDArray[np.void],
-    stamps: NDArray[np.int32],
-    ids: NDArray[np.int64],
-    slots: NDArray[np.int32],
+    h: HistoryArrays,
     keys: NDArray[np.uint64],
     block_size: int,
     least_tokens: float,
@@ -125,7 +106,7 @@ def _choose(
         request = requests[e]
         count = candidates(instances[e], picks)
         prompt = block_ids[e, : request["num_blocks"]]
-        sent_blocks(edges[e], stamps[e], ids[e], slots[e], prompt, sent)
+        sent_blocks(h, e, prompt, sent)
         longest, equals = -1, 0
         for k in range(count):
             if sent[picks[k]] > longest:
@@ -141,32 +122,3 @@ def _choose(
                 if skip == 0:
                     break
                 skip -= 1
-
-
-@kernel
-def _remember(
-    requests: NDArray[np.void],
-    block_ids: NDArray[np.int64],
-    trees: NDArray[np.void],
-    edges: NDArray[np.void],
-    stamps: NDArray[np.int32],
-    ids: NDArray[np.int64],
-    slots: NDArray[np.int32],
-    tokens: NDArray[np.int64],
-    block_size: int,
-    chosen: NDArray[np.int64],
-) -> None:
-    for e in range(len(chosen)):
-        prompt = block_ids[e, : requests[e]["num_blocks"]]
-        insert(
-            trees[e : e + 1],
-            edges[e],
-            stamps[e],
-            ids[e],
-            slots[e],
-            tokens[e],
-            prompt,
-            min(len(prompt) * block_size, requests[e]["prompt_tokens"]),
-            block_size,
-            chosen[e],
-        )

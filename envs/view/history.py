@@ -22,11 +22,12 @@ Prompts are chains of block ids, where an id stands for its block and everything
 first id of an edge names its place in the tree. A prompt's last block may be partial; its id
 differs from that of the full block, so a longer prompt matches up to the block before.
 
-Trees of a batch lie side by side in arrays with a leading axis [E]. The kernels below work on one
-environment's rows of them.
+Trees of a batch lie side by side in arrays with a leading axis [E]. The kernels below work on the
+tree of one environment.
 """
 
 import heapq
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ from numpy.typing import NDArray
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.memory import widened
 from prefixgym.envs.rng import mix64
+from prefixgym.envs.view.view import View
 
 NO_NODE = -1
 _ABSENT = -1  # stamp of a tenant that an edge does not have
@@ -65,28 +67,41 @@ _START_EDGES = 128
 _START_IDS = 1024
 
 
+class HistoryArrays(NamedTuple):
+    """Prefix trees of E environments with N instances: what the kernels below work on."""
+
+    trees: NDArray[np.void]  # TREE [E]
+    edges: NDArray[np.void]  # EDGE [E, C]
+    stamps: NDArray[np.int32]  # [E, C, N], _ABSENT where the edge does not have the tenant
+    ids: NDArray[np.int64]  # [E, P], the ids on the edges
+    slots: NDArray[np.int32]  # [E, 2 C], hash table from an edge's first id to the edge
+    tokens: NDArray[np.int64]  # [E, N], tokens on the edges of each tenant
+
+
 class History:
-    """Prefix trees of E environments with N instances.
+    """Prefix trees of E environments with N instances, which grow.
 
     Attributes:
-        trees: TREE records, shape [E].
-        edges: EDGE records, shape [E, C].
-        stamps: int32 [E, C, N], _ABSENT where the edge does not have the tenant.
-        ids: int64 [E, P], the ids on the edges.
-        slots: int32 [E, 2 C], hash table from an edge's first id to the edge.
-        tokens: tokens on the edges of each tenant, int64 [E, N].
+        arrays: for the kernels.
     """
 
     def __init__(self, num_envs: int, num_instances: int) -> None:
-        self.trees = np.zeros(num_envs, TREE)
+        self.arrays = HistoryArrays(
+            trees=np.zeros(num_envs, TREE),
+            edges=np.empty((num_envs, _START_EDGES), EDGE),
+            stamps=np.empty((num_envs, _START_EDGES, num_instances), np.int32),
+            ids=np.empty((num_envs, _START_IDS), np.int64),
+            slots=np.full((num_envs, 2 * _START_EDGES), NO_NODE, np.int32),
+            tokens=np.zeros((num_envs, num_instances), np.int64),
+        )
         # The gateway registers every worker with an empty insert, which advances the counter.
-        self.trees["counter"] = num_instances
-        self.edges = np.empty((num_envs, _START_EDGES), EDGE)
-        self.stamps = np.empty((num_envs, _START_EDGES, num_instances), np.int32)
-        self.ids = np.empty((num_envs, _START_IDS), np.int64)
-        self.slots = np.full((num_envs, 2 * _START_EDGES), NO_NODE, np.int32)
-        self.tokens = np.zeros((num_envs, num_instances), np.int64)
+        self.arrays.trees["counter"] = num_instances
         self._spare_edges, self._spare_ids = _START_EDGES, _START_IDS
+
+    def remember(self, view: View, tenants: NDArray[np.int64]) -> None:
+        """Insert the current prompts under `tenants`, [E]."""
+        self.reserve(view.block_ids.shape[1])
+        _insert_all(self.arrays, view.requests, view.block_ids, view.cluster.block_size, tenants)
 
     def reserve(self, num_ids: int) -> None:
         """Make room for one more insert of up to `num_ids` ids in every environment."""
@@ -98,144 +113,117 @@ class History:
 
     def _grow(self, num_ids: int) -> None:
         """Double what has less than a quarter to spare; count what is to spare exactly."""
-        used = int(self.trees["num_edges"].max())
-        old = capacity = self.edges.shape[1]
+        h = self.arrays
+        used = int(h.trees["num_edges"].max())
+        old = capacity = h.edges.shape[1]
         while capacity - used < max(2, capacity // 4):
             capacity *= 2
         if capacity > old:
-            self.edges = widened(self.edges, capacity)
-            self.stamps = widened(self.stamps, capacity)
-            self.slots = np.empty((len(self.trees), 2 * capacity), np.int32)
-            _index_all(self.trees, self.edges, self.ids, self.slots)
+            h = h._replace(
+                edges=widened(h.edges, capacity),
+                stamps=widened(h.stamps, capacity),
+                slots=np.empty((len(h.trees), 2 * capacity), np.int32),
+            )
+            _index_all(h)
         self._spare_edges = capacity - used - 2
 
-        used = int(self.trees["num_ids"].max())
-        old = capacity = self.ids.shape[1]
+        used = int(h.trees["num_ids"].max())
+        old = capacity = h.ids.shape[1]
         while capacity - used < max(num_ids, capacity // 4):
             capacity *= 2
         if capacity > old:
-            self.ids = widened(self.ids, capacity)
+            h = h._replace(ids=widened(h.ids, capacity))
         self._spare_ids = capacity - used - num_ids
+        self.arrays = h
 
 
 @kernel
-def _index_all(
-    trees: NDArray[np.void],
-    edges: NDArray[np.void],
-    ids: NDArray[np.int64],
-    slots: NDArray[np.int32],
-) -> None:
-    for e in range(len(trees)):
-        _index(trees[e]["num_edges"], edges[e], ids[e], slots[e])
+def _index_all(h: HistoryArrays) -> None:
+    for e in range(len(h.trees)):
+        _index(h, e)
 
 
 @kernel
-def _index(
-    num_edges: int, edges: NDArray[np.void], ids: NDArray[np.int64], slots: NDArray[np.int32]
-) -> None:
+def _index(h: HistoryArrays, e: int) -> None:
     """Fill the hash table anew."""
-    for slot in range(len(slots)):
-        slots[slot] = NO_NODE
-    for node in range(num_edges):
-        slots[_slot(edges, ids, slots, ids[edges[node]["first"]])] = node
+    for slot in range(h.slots.shape[1]):
+        h.slots[e, slot] = NO_NODE
+    for node in range(h.trees[e]["num_edges"]):
+        h.slots[e, _slot(h, e, h.ids[e, h.edges[e, node]["first"]])] = node
 
 
 @kernel
-def _slot(
-    edges: NDArray[np.void], ids: NDArray[np.int64], slots: NDArray[np.int32], first_id: int
-) -> int:
+def _slot(h: HistoryArrays, e: int, first_id: int) -> int:
     """Where the edge that begins with `first_id` is, or would be, in the hash table."""
-    mask = len(slots) - 1
+    mask = h.slots.shape[1] - 1
     slot = int(np.int64(mix64(np.uint64(first_id)) & np.uint64(mask)))
-    while slots[slot] != NO_NODE and ids[edges[slots[slot]]["first"]] != first_id:
+    while (
+        h.slots[e, slot] != NO_NODE and h.ids[e, h.edges[e, h.slots[e, slot]]["first"]] != first_id
+    ):
         slot = (slot + 1) & mask
     return slot
 
 
 @kernel
-def _shared(
-    edges: NDArray[np.void],
-    ids: NDArray[np.int64],
-    node: int,
-    prompt: NDArray[np.int64],
-    depth: int,
-) -> int:
+def _shared(h: HistoryArrays, e: int, node: int, prompt: NDArray[np.int64], depth: int) -> int:
     """How many leading ids of the edge the prompt shares from `depth` on."""
-    first = edges[node]["first"]
-    most = min(edges[node]["num_ids"], len(prompt) - depth)
+    first = h.edges[e, node]["first"]
+    most = min(h.edges[e, node]["num_ids"], len(prompt) - depth)
     shared = 0
-    while shared < most and ids[first + shared] == prompt[depth + shared]:
+    while shared < most and h.ids[e, first + shared] == prompt[depth + shared]:
         shared += 1
     return shared
 
 
 @kernel
-def _longest(
-    edges: NDArray[np.void],
-    ids: NDArray[np.int64],
-    slots: NDArray[np.int32],
-    prompt: NDArray[np.int64],
-) -> tuple[int, int]:
+def _longest(h: HistoryArrays, e: int, prompt: NDArray[np.int64]) -> tuple[int, int]:
     """How many leading blocks of `prompt` are in the tree, and the edge that the last one is on."""
     node, depth = NO_NODE, 0
     while depth < len(prompt):
-        child = slots[_slot(edges, ids, slots, prompt[depth])]
+        child = h.slots[e, _slot(h, e, prompt[depth])]
         if child == NO_NODE:
             break
         node = child
-        shared = _shared(edges, ids, node, prompt, depth)
+        shared = _shared(h, e, node, prompt, depth)
         depth += shared
-        if shared < edges[node]["num_ids"]:
+        if shared < h.edges[e, node]["num_ids"]:
             break
     return depth, node
 
 
 @kernel
-def match(
-    tree: NDArray[np.void],
-    edges: NDArray[np.void],
-    stamps: NDArray[np.int32],
-    ids: NDArray[np.int64],
-    slots: NDArray[np.int32],
-    prompt: NDArray[np.int64],
-) -> tuple[int, int]:
+def match(h: HistoryArrays, e: int, prompt: NDArray[np.int64]) -> tuple[int, int]:
     """The longest prefix of `prompt` (block ids) that any instance was ever sent.
 
     Args:
-        tree: the environment's TREE record, as an array of shape [1].
-        edges: EDGE records [C].
-        stamps: [C, N].
-        ids: [P].
-        slots: [2 C].
+        h: `History.arrays`.
+        e: the environment.
         prompt: block ids.
 
     Returns:
         The number of matched blocks, and the owner of the last edge that they reach, wholly or in
         part; the owner is NO_NODE if nothing matches.
     """
-    depth, node = _longest(edges, ids, slots, prompt)
-    stamp = tree[0]["counter"]
-    tree[0]["counter"] += 1
+    depth, node = _longest(h, e, prompt)
+    stamp = h.trees[e]["counter"]
+    h.trees[e]["counter"] += 1
     if node == NO_NODE:
         return 0, NO_NODE
-    owner = edges[node]["owner"]
-    if stamps[node, owner] == _ABSENT:
+    owner = h.edges[e, node]["owner"]
+    if h.stamps[e, node, owner] == _ABSENT:
         owner = 0
-        while stamps[node, owner] == _ABSENT:
+        while h.stamps[e, node, owner] == _ABSENT:
             owner += 1
-        edges[node]["owner"] = owner
+        h.edges[e, node]["owner"] = owner
     if stamp % _STAMPED_MATCHES == 0:
-        stamps[node, owner] = stamp
+        h.stamps[e, node, owner] = stamp
     return depth, owner
 
 
 @kernel
 def match_among(
-    tree: NDArray[np.void],
-    edges: NDArray[np.void],
-    stamps: NDArray[np.int32],
-    ids: NDArray[np.int64],
-    slots: NDArray[np.int32],
+    h: HistoryArrays,
+    e: int,
     prompt: NDArray[np.int64],
     loads: NDArray[np.float64],
     picks: NDArray[np.int64],
@@ -250,72 +238,65 @@ def match_among(
         sent them; of several the one with the least of `loads` [N], the first of equals. Both are
         NO_NODE if nothing matches. `touch` marks the edge as used.
     """
-    depth, node = _longest(edges, ids, slots, prompt)
-    tree[0]["counter"] += 1
+    depth, node = _longest(h, e, prompt)
+    h.trees[e]["counter"] += 1
     while node != NO_NODE:
         best = NO_NODE
         for k in range(count):
             tenant = picks[k]
-            if stamps[node, tenant] != _ABSENT and (best == NO_NODE or loads[tenant] < loads[best]):
+            if h.stamps[e, node, tenant] != _ABSENT and (
+                best == NO_NODE or loads[tenant] < loads[best]
+            ):
                 best = tenant
         if best != NO_NODE:
             return depth, node, best
         # Whoever has an edge has its parent, so the next to try is the parent.
-        node = edges[node]["parent"]
+        node = h.edges[e, node]["parent"]
         depth = 0
         above = node
         while above != NO_NODE:
-            depth += edges[above]["num_ids"]
-            above = edges[above]["parent"]
+            depth += h.edges[e, above]["num_ids"]
+            above = h.edges[e, above]["parent"]
     return 0, NO_NODE, NO_NODE
 
 
 @kernel
 def sent_blocks(
-    edges: NDArray[np.void],
-    stamps: NDArray[np.int32],
-    ids: NDArray[np.int64],
-    slots: NDArray[np.int32],
-    prompt: NDArray[np.int64],
-    blocks: NDArray[np.int64],
+    h: HistoryArrays, e: int, prompt: NDArray[np.int64], blocks: NDArray[np.int64]
 ) -> None:
     """Write how many leading blocks of `prompt` each tenant was sent, [N]. Marks nothing as used.
 
     The other arguments are those of `match`.
     """
     blocks[:] = 0
-    reach, node = _longest(edges, ids, slots, prompt)
+    reach, node = _longest(h, e, prompt)
     start = 0  # blocks before the edge
-    above = NO_NODE if node == NO_NODE else edges[node]["parent"]
+    above = NO_NODE if node == NO_NODE else h.edges[e, node]["parent"]
     while above != NO_NODE:
-        start += edges[above]["num_ids"]
-        above = edges[above]["parent"]
+        start += h.edges[e, above]["num_ids"]
+        above = h.edges[e, above]["parent"]
     while node != NO_NODE:
         for tenant in range(len(blocks)):
-            if blocks[tenant] == 0 and stamps[node, tenant] != _ABSENT:
+            if blocks[tenant] == 0 and h.stamps[e, node, tenant] != _ABSENT:
                 blocks[tenant] = reach
-        node = edges[node]["parent"]
+        node = h.edges[e, node]["parent"]
         reach = start
         if node != NO_NODE:
-            start -= edges[node]["num_ids"]
+            start -= h.edges[e, node]["num_ids"]
 
 
 @kernel
-def touch(tree: NDArray[np.void], stamps: NDArray[np.int32], node: int, tenant: int) -> None:
+def touch(h: HistoryArrays, e: int, node: int, tenant: int) -> None:
     """Stamp the edge that `match_among` found just before, as sparingly as `match` does."""
-    stamp = tree[0]["counter"] - 1
+    stamp = h.trees[e]["counter"] - 1
     if stamp % _STAMPED_MATCHES == 0:
-        stamps[node, tenant] = stamp
+        h.stamps[e, node, tenant] = stamp
 
 
 @kernel
 def insert(
-    tree: NDArray[np.void],
-    edges: NDArray[np.void],
-    stamps: NDArray[np.int32],
-    ids: NDArray[np.int64],
-    slots: NDArray[np.int32],
-    tokens: NDArray[np.int64],
+    h: HistoryArrays,
+    e: int,
     prompt: NDArray[np.int64],
     prompt_tokens: int,
     block_size: int,
@@ -324,12 +305,8 @@ def insert(
     """Remember that `prompt` went to `tenant`. `History.reserve` has to have made room.
 
     Args:
-        tree: the environment's TREE record, as an array of shape [1].
-        edges: EDGE records [C].
-        stamps: [C, N].
-        ids: [P].
-        slots: [2 C].
-        tokens: [N].
+        h: `History.arrays`.
+        e: the environment.
         prompt: block ids.
         prompt_tokens: tokens in these blocks, if the last one is partial.
         block_size: tokens in a full block.
@@ -337,54 +314,45 @@ def insert(
     """
     node, depth = NO_NODE, 0
     while depth < len(prompt):
-        slot = _slot(edges, ids, slots, prompt[depth])
-        child = slots[slot]
+        slot = _slot(h, e, prompt[depth])
+        child = h.slots[e, slot]
         if child == NO_NODE:
-            child = tree[0]["num_edges"]
-            tree[0]["num_edges"] += 1
-            slots[slot] = child
-            leaf = edges[child]
-            leaf["first"] = tree[0]["num_ids"]
+            child = h.trees[e]["num_edges"]
+            h.trees[e]["num_edges"] += 1
+            h.slots[e, slot] = child
+            leaf = h.edges[e, child]
+            leaf["first"] = h.trees[e]["num_ids"]
             leaf["num_ids"] = len(prompt) - depth
             leaf["tokens"] = prompt_tokens - depth * block_size
             leaf["parent"] = node
             leaf["owner"] = tenant
             for k in range(len(prompt) - depth):
-                ids[tree[0]["num_ids"] + k] = prompt[depth + k]
-            tree[0]["num_ids"] += len(prompt) - depth
-            for other in range(stamps.shape[1]):
-                stamps[child, other] = _ABSENT
+                h.ids[e, h.trees[e]["num_ids"] + k] = prompt[depth + k]
+            h.trees[e]["num_ids"] += len(prompt) - depth
+            for other in range(h.stamps.shape[2]):
+                h.stamps[e, child, other] = _ABSENT
             shared = len(prompt) - depth
         else:
-            shared = _shared(edges, ids, child, prompt, depth)
-            if shared < edges[child]["num_ids"]:
-                child = _split(tree, edges, stamps, ids, slots, slot, shared, block_size)
+            shared = _shared(h, e, child, prompt, depth)
+            if shared < h.edges[e, child]["num_ids"]:
+                child = _split(h, e, slot, shared, block_size)
         node = child
         depth += shared
-        if stamps[node, tenant] == _ABSENT:
-            stamps[node, tenant] = 0
-            tokens[tenant] += edges[node]["tokens"]
+        if h.stamps[e, node, tenant] == _ABSENT:
+            h.stamps[e, node, tenant] = 0
+            h.tokens[e, tenant] += h.edges[e, node]["tokens"]
     if node != NO_NODE:
-        stamps[node, tenant] = tree[0]["counter"]
-    tree[0]["counter"] += 1
+        h.stamps[e, node, tenant] = h.trees[e]["counter"]
+    h.trees[e]["counter"] += 1
 
 
 @kernel
-def _split(
-    tree: NDArray[np.void],
-    edges: NDArray[np.void],
-    stamps: NDArray[np.int32],
-    ids: NDArray[np.int64],
-    slots: NDArray[np.int32],
-    slot: int,
-    num_ids: int,
-    block_size: int,
-) -> int:
+def _split(h: HistoryArrays, e: int, slot: int, num_ids: int, block_size: int) -> int:
     """Give the first `num_ids` ids of the edge in `slot` an edge of their own, and return that."""
-    node = slots[slot]
-    upper = tree[0]["num_edges"]
-    tree[0]["num_edges"] += 1
-    lower_half, upper_half = edges[node], edges[upper]
+    node = h.slots[e, slot]
+    upper = h.trees[e]["num_edges"]
+    h.trees[e]["num_edges"] += 1
+    lower_half, upper_half = h.edges[e, node], h.edges[e, upper]
     upper_half["first"] = lower_half["first"]
     upper_half["num_ids"] = num_ids
     upper_half["tokens"] = num_ids * block_size  # only the last block of an edge can be partial
@@ -394,118 +362,107 @@ def _split(
     lower_half["num_ids"] -= num_ids
     lower_half["tokens"] -= num_ids * block_size
     lower_half["parent"] = upper
-    for tenant in range(stamps.shape[1]):
-        stamps[upper, tenant] = stamps[node, tenant]
-    slots[slot] = upper
-    slots[_slot(edges, ids, slots, ids[lower_half["first"]])] = node
+    for tenant in range(h.stamps.shape[2]):
+        h.stamps[e, upper, tenant] = h.stamps[e, node, tenant]
+    h.slots[e, slot] = upper
+    h.slots[e, _slot(h, e, h.ids[e, lower_half["first"]])] = node
     return int(upper)
 
 
 @kernel
-def evict(
-    tree: NDArray[np.void],
-    edges: NDArray[np.void],
-    stamps: NDArray[np.int32],
-    ids: NDArray[np.int64],
-    slots: NDArray[np.int32],
-    tokens: NDArray[np.int64],
-    most_tokens: float,
-) -> None:
+def evict(h: HistoryArrays, e: int, most_tokens: float) -> None:
     """Bring every tenant down to `most_tokens`, least recently stamped leaves first.
 
     Whole edges go, so a tenant may end below the limit. Equal stamps: the edge made first.
 
     Args:
-        tree: the environment's TREE record, as an array of shape [1].
-        edges: EDGE records [C].
-        stamps: [C, N].
-        ids: [P].
-        slots: [2 C].
-        tokens: [N].
+        h: `History.arrays`.
+        e: the environment.
         most_tokens: limit of each tenant.
     """
-    if tokens.max() <= most_tokens:
+    if h.tokens[e].max() <= most_tokens:
         return
-    num_edges = tree[0]["num_edges"]
-    children = np.zeros((num_edges, len(tokens)), np.int32)  # that have the tenant too
+    num_edges = h.trees[e]["num_edges"]
+    children = np.zeros((num_edges, h.tokens.shape[1]), np.int32)  # that have the tenant too
     for node in range(num_edges):
-        parent = edges[node]["parent"]
+        parent = h.edges[e, node]["parent"]
         if parent != NO_NODE:
-            for tenant in range(len(tokens)):
-                children[parent, tenant] += stamps[node, tenant] != _ABSENT
-    for tenant in range(len(tokens)):
-        if tokens[tenant] <= most_tokens:
+            for tenant in range(h.tokens.shape[1]):
+                children[parent, tenant] += h.stamps[e, node, tenant] != _ABSENT
+    for tenant in range(h.tokens.shape[1]):
+        if h.tokens[e, tenant] <= most_tokens:
             continue
         leaves = [
-            (np.int64(stamps[node, tenant]), np.int64(node))
+            (np.int64(h.stamps[e, node, tenant]), np.int64(node))
             for node in range(num_edges)
-            if stamps[node, tenant] != _ABSENT and children[node, tenant] == 0
+            if h.stamps[e, node, tenant] != _ABSENT and children[node, tenant] == 0
         ]
         heapq.heapify(leaves)
-        while tokens[tenant] > most_tokens:
+        while h.tokens[e, tenant] > most_tokens:
             node = int(heapq.heappop(leaves)[1])
-            stamps[node, tenant] = _ABSENT
-            tokens[tenant] -= edges[node]["tokens"]
-            parent = edges[node]["parent"]
+            h.stamps[e, node, tenant] = _ABSENT
+            h.tokens[e, tenant] -= h.edges[e, node]["tokens"]
+            parent = h.edges[e, node]["parent"]
             if parent != NO_NODE:
                 children[parent, tenant] -= 1
                 if children[parent, tenant] == 0:
-                    leaf = (np.int64(stamps[parent, tenant]), np.int64(parent))
+                    leaf = (np.int64(h.stamps[e, parent, tenant]), np.int64(parent))
                     heapq.heappush(leaves, leaf)
-    _compact(tree, edges, stamps, ids)
-    _index(tree[0]["num_edges"], edges, ids, slots)
+    _compact(h, e)
+    _index(h, e)
 
 
 @kernel
-def forget(
-    tree: NDArray[np.void],
-    edges: NDArray[np.void],
-    stamps: NDArray[np.int32],
-    ids: NDArray[np.int64],
-    slots: NDArray[np.int32],
-    tokens: NDArray[np.int64],
-    tenant: int,
-) -> None:
-    """Take a tenant out of the whole tree; the arguments are those of `evict`."""
-    for node in range(tree[0]["num_edges"]):
-        stamps[node, tenant] = _ABSENT
-    tokens[tenant] = 0
-    _compact(tree, edges, stamps, ids)
-    _index(tree[0]["num_edges"], edges, ids, slots)
+def forget(h: HistoryArrays, e: int, tenant: int) -> None:
+    """Take a tenant out of the whole tree."""
+    for node in range(h.trees[e]["num_edges"]):
+        h.stamps[e, node, tenant] = _ABSENT
+    h.tokens[e, tenant] = 0
+    _compact(h, e)
+    _index(h, e)
 
 
 @kernel
-def _compact(
-    tree: NDArray[np.void],
-    edges: NDArray[np.void],
-    stamps: NDArray[np.int32],
-    ids: NDArray[np.int64],
-) -> None:
+def _compact(h: HistoryArrays, e: int) -> None:
     """Drop the edges that no tenant has any more, keeping the order of the others."""
-    old_ids = np.empty(tree[0]["num_ids"], np.int64)
+    old_ids = np.empty(h.trees[e]["num_ids"], np.int64)
     for k in range(len(old_ids)):
-        old_ids[k] = ids[k]
-    renumbered = np.empty(tree[0]["num_edges"], np.int32)
+        old_ids[k] = h.ids[e, k]
+    renumbered = np.empty(h.trees[e]["num_edges"], np.int32)
     num_edges, num_ids = 0, 0
     for node in range(len(renumbered)):
         is_held = False
-        for tenant in range(stamps.shape[1]):
-            is_held = is_held or stamps[node, tenant] != _ABSENT
+        for tenant in range(h.stamps.shape[2]):
+            is_held = is_held or h.stamps[e, node, tenant] != _ABSENT
         if not is_held:
             continue
         renumbered[node] = num_edges
-        edges[num_edges] = edges[node]
-        for tenant in range(stamps.shape[1]):
-            stamps[num_edges, tenant] = stamps[node, tenant]
-        edge = edges[num_edges]
+        h.edges[e, num_edges] = h.edges[e, node]
+        for tenant in range(h.stamps.shape[2]):
+            h.stamps[e, num_edges, tenant] = h.stamps[e, node, tenant]
+        edge = h.edges[e, num_edges]
         for k in range(edge["num_ids"]):
-            ids[num_ids + k] = old_ids[edge["first"] + k]
+            h.ids[e, num_ids + k] = old_ids[edge["first"] + k]
         edge["first"] = num_ids
         num_ids += edge["num_ids"]
         num_edges += 1
     for node in range(num_edges):
-        parent = edges[node]["parent"]
+        parent = h.edges[e, node]["parent"]
         if parent != NO_NODE:  # an edge's parent has all of its tenants, so it is still there
-            edges[node]["parent"] = renumbered[parent]
-    tree[0]["num_edges"] = num_edges
-    tree[0]["num_ids"] = num_ids
+            h.edges[e, node]["parent"] = renumbered[parent]
+    h.trees[e]["num_edges"] = num_edges
+    h.trees[e]["num_ids"] = num_ids
+
+
+@kernel
+def _insert_all(
+    h: HistoryArrays,
+    requests: NDArray[np.void],
+    block_ids: NDArray[np.int64],
+    block_size: int,
+    tenants: NDArray[np.int64],
+) -> None:
+    for e in range(len(tenants)):
+        prompt = block_ids[e, : requests[e]["num_blocks"]]
+        prompt_tokens = min(len(prompt) * block_size, requests[e]["prompt_tokens"])
+        insert(h, e, prompt, prompt_tokens, block_size, tenants[e])

@@ -22,12 +22,8 @@ class OneTree:
         h = self.history
         h.reserve(len(prompt))
         insert(
-            h.trees[:1],
-            h.edges[0],
-            h.stamps[0],
-            h.ids[0],
-            h.slots[0],
-            h.tokens[0],
+            h.arrays,
+            0,
             np.array(prompt, np.int64),
             len(prompt) * BLOCK if tokens is None else tokens,
             BLOCK,
@@ -35,29 +31,18 @@ class OneTree:
         )
 
     def match(self, prompt: list[int]) -> tuple[int, int]:
-        h = self.history
-        ids = np.array(prompt, np.int64)
-        return match(h.trees[:1], h.edges[0], h.stamps[0], h.ids[0], h.slots[0], ids)
+        return match(self.history.arrays, 0, np.array(prompt, np.int64))
 
     def evict(self, most_tokens: float) -> None:
-        h = self.history
-        evict(
-            h.trees[:1],
-            h.edges[0],
-            h.stamps[0],
-            h.ids[0],
-            h.slots[0],
-            h.tokens[0],
-            float(most_tokens),
-        )
+        evict(self.history.arrays, 0, float(most_tokens))
 
     @property
     def tokens(self) -> list[int]:
-        return [int(n) for n in self.history.tokens[0]]
+        return [int(n) for n in self.history.arrays.tokens[0]]
 
     @property
     def counter(self) -> int:
-        return int(self.history.trees[0]["counter"])
+        return int(self.history.arrays.trees[0]["counter"])
 
 
 def test_empty_tree_matches_nothing() -> None:
@@ -291,7 +276,7 @@ def test_equals_a_plain_tree(
             plain.evict(most_tokens)
         assert tree.counter == plain.counter
         assert tree.tokens == [plain.size(tenant) for tenant in range(3)]
-        assert tree.history.trees[0]["num_edges"] == len(plain.nodes())
+        assert tree.history.arrays.trees[0]["num_edges"] == len(plain.nodes())
     for _, prompt, _, _ in operations:
         assert tree.match(prompt) == plain.match(prompt)
 
@@ -309,5 +294,5 @@ def test_grows_without_forgetting(seed: int) -> None:
         tenant = int(rng.integers(4))
         tree.insert(prompt, tenant)
         plain.insert(prompt, tenant, BLOCK * len(prompt))
-    assert tree.history.edges.shape[1] > 1200
+    assert tree.history.arrays.edges.shape[1] > 1200
     assert [tree.match(p) for p in prompts] == [plain.match(p) for p in prompts]
