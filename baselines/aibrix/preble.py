@@ -30,12 +30,12 @@ from prefixgym.baselines.recency import (
     touch,
     with_capacity,
 )
-from prefixgym.baselines.recent import Recent, append, drop_first, first, recent
-from prefixgym.baselines.recent import with_room as log_with_room
 from prefixgym.baselines.router import Router, register, router_keys
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.memory import widened
+from prefixgym.envs.view.recent import Recent, append, drop_first, first, recent
+from prefixgym.envs.view.recent import with_room as log_with_room
 from prefixgym.envs.view.view import View
 
 _MATCH_THRESHOLD = 0.5

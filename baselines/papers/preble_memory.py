@@ -34,10 +34,10 @@ from prefixgym.baselines.recency import (
     touch,
     with_capacity,
 )
-from prefixgym.baselines.recent import Recent, append, drop_first, first, recent
-from prefixgym.baselines.recent import with_room as log_with_room
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.memory import widened
+from prefixgym.envs.view.recent import Recent, append, drop_first, first, recent
+from prefixgym.envs.view.recent import with_room as log_with_room
 from prefixgym.envs.view.view import ENDED, FIRST_TOKEN
 
 NS = 1e9

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from prefixgym.baselines.choosing import candidates, first_least, random_least
 from prefixgym.baselines.references.min_ttft import dump_scores, ttft_scores
 from prefixgym.baselines.sglang.cache_aware_zmq import CacheAwareZmq, holders_by_load
-from prefixgym.baselines.vllm.fallback import TO_FALLBACK, session_home
+from prefixgym.baselines.vllm.fallback import TO_FALLBACK
 from prefixgym.baselines.vllm.loadaware import Loadaware, best_by_load
+from prefixgym.baselines.vllm.session import session_home
 from prefixgym.envs.decisions import SimulationArrays, step_environment
 from prefixgym.envs.jit import borrowed, kernel
 from prefixgym.envs.lent import Lent

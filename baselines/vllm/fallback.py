@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.choosing import candidates, home
+from prefixgym.baselines.choosing import candidates
 from prefixgym.baselines.router import Router, router_keys
+from prefixgym.baselines.vllm.session import session_home
 from prefixgym.envs.cluster.spec import ClusterSpec
-from prefixgym.envs.jit import Record, kernel
-from prefixgym.envs.rng import random_word
+from prefixgym.envs.jit import kernel
 from prefixgym.envs.view.arrival_rate import ArrivalRate
 from prefixgym.envs.view.hash_ring import HashRing
 from prefixgym.envs.view.view import View
@@ -102,21 +102,6 @@ def to_session(
     for e in range(len(chosen)):
         if chosen[e] == TO_FALLBACK:
             chosen[e] = session_home(requests[e], instances[e], positions, owners, keys[e])
-
-
-@kernel
-def session_home(
-    request: Record,
-    instances: NDArray[np.void],
-    positions: NDArray[np.uint64],
-    owners: NDArray[np.int64],
-    key: np.uint64,
-) -> int:
-    """The home of one request's session on the ring."""
-    picks = np.empty(len(instances), np.int64)
-    count = candidates(instances, picks)
-    place = random_word(key, request["session"])
-    return home(positions, owners, place, picks, count, len(instances))
 
 
 @kernel

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from prefixgym.baselines.choosing import candidates, home
 from prefixgym.baselines.router import Router, register, router_keys
 from prefixgym.envs.cluster.spec import ClusterSpec
-from prefixgym.envs.jit import kernel
+from prefixgym.envs.jit import Record, kernel
 from prefixgym.envs.rng import random_word
 from prefixgym.envs.view.hash_ring import HashRing
 from prefixgym.envs.view.view import View
@@ -71,9 +71,20 @@ def _session_affinity(
     keys: NDArray[np.uint64],
     chosen: NDArray[np.int64],
 ) -> None:
-    num_instances = instances.shape[1]
-    picks = np.empty(num_instances, np.int64)
     for e in range(len(chosen)):
-        count = candidates(instances[e], picks)
-        key = random_word(keys[e], requests[e]["session"])
-        chosen[e] = home(positions, owners, key, picks, count, num_instances)
+        chosen[e] = session_home(requests[e], instances[e], positions, owners, keys[e])
+
+
+@kernel
+def session_home(
+    request: Record,
+    instances: NDArray[np.void],
+    positions: NDArray[np.uint64],
+    owners: NDArray[np.int64],
+    key: np.uint64,
+) -> int:
+    """The home of one request's session on the ring."""
+    picks = np.empty(len(instances), np.int64)
+    count = candidates(instances, picks)
+    place = random_word(key, request["session"])
+    return home(positions, owners, place, picks, count, len(instances))
