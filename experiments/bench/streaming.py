@@ -6,7 +6,6 @@ Each step runs in a process of its own, whose peak memory the system tells.
 """
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -90,19 +89,31 @@ def measure(path: Path, requests: int, routers: Sequence[str]) -> Iterator[Step]
         yield _run(f"replay, {router}", requests, [sys.executable, "-c", command, *arguments])
 
 
+# A process's peak memory begins with that of the process which started it (Linux), so a small one
+# stands in between. It prints status, CPU seconds and peak memory of the command.
+_LAUNCHER = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+print(os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
+"""
+
+
 def _run(what: str, requests: int, command: Sequence[str]) -> Step:
     start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status != 0:
-        raise ValueError(f"{what}: exit status {os.waitstatus_to_exitcode(status)}")
+    launched = subprocess.run(
+        [sys.executable, "-c", _LAUNCHER, *command], check=True, stdout=subprocess.PIPE, text=True
+    )
+    status, cpu_seconds, peak = launched.stdout.split()
+    if status != "0":
+        raise ValueError(f"{what}: exit status {status}")
     unit = 1 if sys.platform == "darwin" else 1024  # bytes; Linux counts in KiB
     return Step(
         what,
         requests,
         time.perf_counter() - start,
-        usage.ru_utime + usage.ru_stime,
-        usage.ru_maxrss * unit / 1e6,
+        float(cpu_seconds),
+        int(peak) * unit / 1e6,
     )
 
 
