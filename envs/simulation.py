@@ -121,7 +121,7 @@ class Simulation:
                 num_envs,
                 num_flights=_FLIGHTS_AT_FIRST,
                 blocks_per_flight=1,
-                journal=journal if self.knowledge.report_interval > 0 else 0,
+                journal=journal if view_arrays.report_interval(self.knowledge) > 0 else 0,
                 longest_leap=longest_leap,
                 own_instances=own_conditions,
             ),

@@ -68,13 +68,18 @@ class ViewArrays(NamedTuple):
     batches: NDArray[np.int32]  # [E, N, MOST_BATCHES]: members of a batch without a first token
 
 
+def report_interval(knowledge: Knowledge) -> float:
+    """s between two snapshots of an instance; 0 if the router always knows the truth."""
+    return knowledge.index.snapshots.interval if knowledge.index.source == "snapshots" else 0.0
+
+
 def allocate(
     knowledge: Knowledge, num_envs: int, num_instances: int, *, num_flights: int, num_blocks: int
 ) -> ViewArrays:
     """Arrays for `num_envs` views; `reset_view` must run before their first use."""
     intervals = np.zeros(1, INTERVALS)
-    intervals["report"] = to_ticks(knowledge.report_interval)
-    intervals["poll"] = to_ticks(knowledge.telemetry_interval)
+    intervals["report"] = to_ticks(report_interval(knowledge))
+    intervals["poll"] = to_ticks(knowledge.telemetry.interval)
     arrays = zeros_together(
         {
             "requests": ((num_envs,), REQUEST_VIEW),
