@@ -15,7 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.id_table import (
+from prefixgym.envs.jit import kernel
+from prefixgym.envs.memory import widened
+from prefixgym.envs.view.id_table import (
     NONE,
     IdTable,
     doubled,
@@ -24,8 +26,6 @@ from prefixgym.baselines.id_table import (
     id_table,
     remove,
 )
-from prefixgym.envs.jit import kernel
-from prefixgym.envs.memory import widened
 
 ROOT = 0
 

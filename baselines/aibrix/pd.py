@@ -23,10 +23,10 @@ from prefixgym.baselines.aibrix.prefix_table import (
 )
 from prefixgym.baselines.aibrix.prefix_table import with_room as table_with_room
 from prefixgym.baselines.choosing import candidates, first_least, random_least
-from prefixgym.baselines.id_table import NONE
 from prefixgym.baselines.router import register
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
+from prefixgym.envs.view.id_table import NONE
 from prefixgym.envs.view.recent import Recent, append, drop_first, first, recent
 from prefixgym.envs.view.recent import with_room as log_with_room
 from prefixgym.envs.view.view import ENDED, View

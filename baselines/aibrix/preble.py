@@ -17,11 +17,15 @@ from numpy.typing import NDArray
 
 from prefixgym.baselines.aibrix.prefix_cache import keep_least_loaded
 from prefixgym.baselines.choosing import candidates, first_least, random_least
-from prefixgym.baselines.id_table import NONE
 from prefixgym.baselines.prefill_time import attention_ms, linear_ms
 from prefixgym.baselines.prefix_tree import ROOT, PrefixTree, insert, prefix_tree, remove_leaf
 from prefixgym.baselines.prefix_tree import with_room as tree_with_room
-from prefixgym.baselines.recency import (
+from prefixgym.baselines.router import Router, register, router_keys
+from prefixgym.envs.cluster.spec import ClusterSpec
+from prefixgym.envs.jit import kernel
+from prefixgym.envs.memory import widened
+from prefixgym.envs.view.id_table import NONE
+from prefixgym.envs.view.recency import (
     NOBODY,
     Recency,
     drop,
@@ -30,10 +34,6 @@ from prefixgym.baselines.recency import (
     touch,
     with_capacity,
 )
-from prefixgym.baselines.router import Router, register, router_keys
-from prefixgym.envs.cluster.spec import ClusterSpec
-from prefixgym.envs.jit import kernel
-from prefixgym.envs.memory import widened
 from prefixgym.envs.view.recent import Recent, append, drop_first, first, recent
 from prefixgym.envs.view.recent import with_room as log_with_room
 from prefixgym.envs.view.view import View

@@ -20,7 +20,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.id_table import (
+from prefixgym.envs.jit import kernel
+from prefixgym.envs.memory import widened
+from prefixgym.envs.view.id_table import (
     NONE,
     IdTable,
     doubled,
@@ -29,9 +31,7 @@ from prefixgym.baselines.id_table import (
     id_table,
     remove,
 )
-from prefixgym.baselines.recency import NOBODY, Recency, drop, recency, touch, with_capacity
-from prefixgym.envs.jit import kernel
-from prefixgym.envs.memory import widened
+from prefixgym.envs.view.recency import NOBODY, Recency, drop, recency, touch, with_capacity
 
 NO_MATCH = -1
 _SWEEP_INTERVAL = 1.0  # s

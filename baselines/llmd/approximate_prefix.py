@@ -18,7 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.id_table import (
+from prefixgym.envs.jit import kernel
+from prefixgym.envs.memory import widened
+from prefixgym.envs.view.id_table import (
     NONE,
     IdTable,
     doubled,
@@ -27,9 +29,7 @@ from prefixgym.baselines.id_table import (
     id_table,
     remove,
 )
-from prefixgym.baselines.recency import Recency, contains, drop, recency, touch, with_capacity
-from prefixgym.envs.jit import kernel
-from prefixgym.envs.memory import widened
+from prefixgym.envs.view.recency import Recency, contains, drop, recency, touch, with_capacity
 
 _START_CAPACITY = 512
 

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.baselines.choosing import candidates
-from prefixgym.baselines.id_table import NONE
 from prefixgym.baselines.llmd.affinity import keep_sticky
 from prefixgym.baselines.llmd.scorers import matched_share
 from prefixgym.baselines.router import Router, register, router_keys
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.rng import random_word, uniform
+from prefixgym.envs.view.id_table import NONE
 from prefixgym.envs.view.view import View
 
 _EPSILON = 1e-9

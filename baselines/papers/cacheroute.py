@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from prefixgym.baselines.choosing import candidates, draw_two
 from prefixgym.baselines.full_blocks import full_blocks
-from prefixgym.baselines.id_table import NONE
 from prefixgym.baselines.papers.recent_keys import (
     NO_KEY,
     RecentKeys,
@@ -23,6 +22,7 @@ from prefixgym.baselines.papers.recent_keys import (
 from prefixgym.baselines.router import Router, register, router_keys
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
+from prefixgym.envs.view.id_table import NONE
 from prefixgym.envs.view.view import View
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.baselines.choosing import candidates, first_least
-from prefixgym.baselines.id_table import NONE
 from prefixgym.baselines.papers.preble_memory import (
     NS,
     Memory,
@@ -27,12 +26,13 @@ from prefixgym.baselines.papers.preble_memory import (
 )
 from prefixgym.baselines.prefill_time import PREFILL_MODELS, prefill_ms
 from prefixgym.baselines.prefix_tree import ROOT
-from prefixgym.baselines.recency import NOBODY, contains
 from prefixgym.baselines.router import Router, register
 from prefixgym.envs.clock import TICKS_PER_SECOND
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.cluster.step_time import STEP_COST, prefill_ticks
 from prefixgym.envs.jit import kernel
+from prefixgym.envs.view.id_table import NONE
+from prefixgym.envs.view.recency import NOBODY, contains
 from prefixgym.envs.view.view import View
 
 _PROFILE = -1

@@ -22,10 +22,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.id_table import NONE
 from prefixgym.baselines.prefix_tree import ROOT, PrefixTree, insert, prefix_tree, remove_leaf
 from prefixgym.baselines.prefix_tree import with_room as tree_with_room
-from prefixgym.baselines.recency import (
+from prefixgym.envs.jit import kernel
+from prefixgym.envs.memory import widened
+from prefixgym.envs.view.id_table import NONE
+from prefixgym.envs.view.recency import (
     Recency,
     contains,
     drop,
@@ -34,8 +36,6 @@ from prefixgym.baselines.recency import (
     touch,
     with_capacity,
 )
-from prefixgym.envs.jit import kernel
-from prefixgym.envs.memory import widened
 from prefixgym.envs.view.recent import Recent, append, drop_first, first, recent
 from prefixgym.envs.view.recent import with_room as log_with_room
 from prefixgym.envs.view.view import ENDED, FIRST_TOKEN

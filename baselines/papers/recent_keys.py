@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.id_table import NONE, IdTable, doubled, find, find_or_add, id_table, remove
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.memory import widened
+from prefixgym.envs.view.id_table import NONE, IdTable, doubled, find, find_or_add, id_table, remove
 
 NO_KEY = -1
 _START_CAPACITY = 1024

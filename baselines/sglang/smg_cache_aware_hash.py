@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.baselines.choosing import candidates
-from prefixgym.baselines.id_table import NONE, IdTable, doubled, find, find_or_add, id_table
 from prefixgym.baselines.router import register
 from prefixgym.baselines.sglang.gate import (
     GatedRouter,
@@ -23,6 +22,7 @@ from prefixgym.baselines.sglang.gate import (
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import Record, kernel
 from prefixgym.envs.memory import widened
+from prefixgym.envs.view.id_table import NONE, IdTable, doubled, find, find_or_add, id_table
 from prefixgym.envs.view.view import View
 
 _MOST_HOLDERS = 3

@@ -4,7 +4,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefixgym.baselines.id_table import NONE
 from prefixgym.baselines.prefix_tree import (
     ROOT,
     PrefixTree,
@@ -14,6 +13,7 @@ from prefixgym.baselines.prefix_tree import (
     remove_leaf,
     with_room,
 )
+from prefixgym.envs.view.id_table import NONE
 
 BLOCK = 100
 

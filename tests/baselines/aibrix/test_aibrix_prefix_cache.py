@@ -17,8 +17,8 @@ from prefixgym.baselines.aibrix.prefix_table import (
     table_size,
     with_room,
 )
-from prefixgym.baselines.id_table import NONE, find
 from prefixgym.baselines.router import Router
+from prefixgym.envs.view.id_table import NONE, find
 
 PREFIX_CACHES = ["aibrix_prefix_cache", "aibrix_prefix_cache_chart"]
 

@@ -12,9 +12,9 @@ from made_views import BLOCK, cluster_of, decide, one_view, router_for, view_of
 from prefixgym.baselines.papers.preble import Preble
 from prefixgym.baselines.prefill_time import A6000_MISTRAL_7B, prefill_ms
 from prefixgym.baselines.prefix_tree import ROOT
-from prefixgym.baselines.recency import contains
 from prefixgym.baselines.router import Router
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
+from prefixgym.envs.view.recency import contains
 from prefixgym.envs.view.view import ENDED, FIRST_TOKEN, View
 
 Event = tuple[float, int, int, int]  # time, slot, instance, kind

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefixgym.baselines.id_table import (
+from prefixgym.envs.memory import widened
+from prefixgym.envs.view.id_table import (
     NONE,
     doubled,
     find,
@@ -12,7 +13,7 @@ from prefixgym.baselines.id_table import (
     id_table,
     remove,
 )
-from prefixgym.baselines.recency import (
+from prefixgym.envs.view.recency import (
     NOBODY,
     Recency,
     contains,
@@ -22,7 +23,6 @@ from prefixgym.baselines.recency import (
     touch,
     with_capacity,
 )
-from prefixgym.envs.memory import widened
 
 IDS = st.integers(-3, 40)
 
