@@ -71,12 +71,12 @@ def evaluate_router(
     router: Router, scenario: Scenario, rate: float, seeds: Sequence[int]
 ) -> pl.DataFrame:
     """The same for a router that may have no name in the registry."""
-    cluster, workload, slos, knowledge = scenario.build(rate)
-    simulation = Simulation(cluster, workload, slos, knowledge, len(seeds), record=True)
-    play(simulation, router, cluster, seeds)
+    setup = scenario.build(rate)
+    simulation = Simulation(**setup._asdict(), num_envs=len(seeds), record=True)
+    play(simulation, router, setup.cluster, seeds)
     episodes = [
         dataclasses.asdict(
-            episode_metrics(simulation.outcomes(e), simulation.instance_totals[e], slos)
+            episode_metrics(simulation.outcomes(e), simulation.instance_totals[e], setup.slos)
         )
         for e in range(len(seeds))
     ]

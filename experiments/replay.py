@@ -31,7 +31,7 @@ def replay(router: Router, scenario: Scenario, rate: float, seed: int) -> dict[s
 
 
 def _stream(router: Router, setup: Setup, trace: StreamedTrace, seed: int) -> EpisodeMetrics:
-    simulation = Simulation(*setup, record=True)
+    simulation = Simulation(**setup._asdict(), record=True)
     tally = EpisodeTally(setup.slos, LogHistogram)
     with progress_of_requests(trace.extent.rows) as on_end:
 

@@ -28,9 +28,9 @@ Where a router installs as a package, tests hold ours to its decisions: see
 |:--|:--|
 | ring | a hash of a key, the session or the prefix: a stable home, and nothing to keep |
 | history | the router's own choices: who was sent which prefix; no engine ever confirms it |
-| index | blocks that instances reported, late by up to the scenario's `knowledge.report_interval` |
+| index | blocks that instances reported, as late and lossy as `knowledge.index` says |
 | ledger | the router's own requests in flight and the work booked for them |
-| telemetry | state of the engines, polled every `knowledge.telemetry_interval` |
+| telemetry | state of the engines, polled every `knowledge.telemetry.interval` |
 | truth | what no router knows; only references do |
 
 ## A router of one's own

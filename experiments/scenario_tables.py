@@ -3,7 +3,7 @@
 import dataclasses
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -83,24 +83,51 @@ _IN_WORDS = ("name", "description", "source")
 def _section(section: BaseModel, path: str) -> Iterator[Row]:
     """Rows of a table of the file and of the tables below it, single values first."""
     meaning = attributes_of(type(section))
-    tables: list[tuple[BaseModel, str]] = []
-    for name in type(section).model_fields:
+    tables: list[Iterator[Row]] = []
+    for name, field in type(section).model_fields.items():
         value, key = getattr(section, name), path + name
         if isinstance(value, BaseModel):
-            tables.append((value, f"{key}."))
+            tables.append(_section(value, f"{key}."))
         elif isinstance(value, tuple) and any(isinstance(item, BaseModel) for item in value):
-            tables += [(item, f"{key}.{i}.") for i, item in enumerate(value)]
+            tables += [_section(item, f"{key}.{i}.") for i, item in enumerate(value)]
+        elif absent := _table_of(field.annotation):
+            tables.append(_absent(*absent, key, meaning[name]))
         elif not (path == "" and name in _IN_WORDS):
             if key == "workload.generator" and value in GENERATORS:
                 yield key, _value(value), f"{meaning[name]} {summary_of(GENERATORS[value])}"
             elif key == "workload.arrivals":
                 yield from _arrivals(value, section.generator, meaning[name])  # type: ignore[attr-defined]
             else:
-                yield key, _value(value), meaning[name]
+                yield key, _value(value), _allowed(meaning[name], field.annotation)
     if isinstance(section, WorkloadSection):
         yield from _generator(section, path)
-    for table, key in tables:
-        yield from _section(table, key)
+    for table in tables:
+        yield from table
+
+
+def _table_of(annotation: Any) -> tuple[type[BaseModel], bool] | None:
+    """The table that may stand in this place, and whether it is one of a list."""
+    for part in typing.get_args(annotation):
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            return part, typing.get_origin(annotation) is tuple
+    return None
+
+
+def _absent(table: type[BaseModel], listed: bool, key: str, meaning: str) -> Iterator[Row]:
+    """Rows of a table that the file leaves out: what may be set there."""
+    yield key, "", meaning
+    described = attributes_of(table)
+    first = f"{key}.0" if listed else key
+    for name, field in table.model_fields.items():
+        yield f"{first}.{name}", "", _allowed(described[name], field.annotation)
+
+
+def _allowed(meaning: str, annotation: Any) -> str:
+    """The meaning of a key, with its values where these are words that it does not explain."""
+    words = typing.get_args(annotation) if typing.get_origin(annotation) is Literal else ()
+    if all(word in meaning for word in words):
+        return meaning
+    return f"{meaning} Allowed: {', '.join(words)}."
 
 
 def _value(value: Any) -> str:

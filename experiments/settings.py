@@ -10,8 +10,8 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A router parameter (beta=0.5) or, with a dot, a scenario value "
-        "(cluster.instances=16). Repeatable.",
+        help="A router parameter (beta=0.5) or a scenario value (cluster.instances=16). "
+        "Repeatable.",
     ),
 ]
 
@@ -41,11 +41,15 @@ def scenario_settings(given: Sequence[str] | None) -> dict[str, str]:
 
 
 def split_settings(given: Sequence[str] | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Router parameters, and scenario overrides, which have a dot.
+    """Router parameters, and scenario overrides: what has a dot or is a key of scenario files.
 
     Raises:
         ValueError: as `scenario_settings`.
     """
+    from prefixgym.envs.scenarios.schema import Scenario
+
     settings = scenario_settings(given)
-    parameters = {key: value for key, value in settings.items() if "." not in key}
-    return parameters, {key: value for key, value in settings.items() if "." in key}
+    overrides = {
+        key: value for key, value in settings.items() if "." in key or key in Scenario.model_fields
+    }
+    return {key: value for key, value in settings.items() if key not in overrides}, overrides

@@ -72,11 +72,11 @@ class Episode:
 
     def frames(self) -> Iterator[Frame]:
         """Each decision that is shown, as it is taken; then the episode's end, if it is reached."""
-        cluster, workload, slos, knowledge = self.scenario.build(self.rate)
-        simulation = Simulation(cluster, workload, slos, knowledge, record=True)
+        setup = self.scenario.build(self.rate)
+        simulation = Simulation(**setup._asdict(), record=True)
         title = f"{self.router.name} on {self.scenario.name} at {self.rate:g} requests/s"
         spectator = Spectator(simulation, title)
-        begin(simulation, self.router, cluster, [self.seed])
+        begin(simulation, self.router, setup.cluster, [self.seed])
         for k in itertools.count(-self.skip):
             if simulation.done[0]:
                 break

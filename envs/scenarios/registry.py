@@ -1,5 +1,6 @@
 """Scenarios by name, by path or for a trace, with single values overridden by dotted keys."""
 
+import itertools
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -39,8 +40,9 @@ def load_scenario(name: str, overrides: Mapping[str, str] | None = None) -> Scen
     Args:
         name: one of `scenario_names()`, or a path that ends in `.toml`.
         overrides: dotted keys and their values as TOML text, lists indexed from 0, for example
-            `{"cluster.instances.0.count": "16"}`. Text that is not TOML counts as a string. A
-            number for `cluster.instances` is the count of the only group.
+            `{"cluster.instances.0.count": "16"}`. Text that is not TOML counts as a string. The
+            index after a list's last one adds to it. A number for `cluster.instances` is the count
+            of the only group.
 
     Raises:
         ValueError: unknown name, unreadable file, unknown key, or a value that is not allowed. The
@@ -108,16 +110,25 @@ def _override(document: dict[str, Any], key: str, text: str) -> None:
     value = toml_value(text)
     if key == "cluster.instances" and isinstance(value, int):
         key = _only_count(document, value)
-    *parents, leaf = key.split(".")
+    parts = key.split(".")
     node: Any = document
-    for part in parents:
-        node = (
-            node.setdefault(part, {}) if isinstance(node, dict) else node[_index(node, part, key)]
-        )
+    for part, below in itertools.pairwise(parts):
+        node = _entry(node, part, key, [] if below.isdecimal() else {})
+    _entry(node, parts[-1], key, None)  # makes room
+    node[int(parts[-1]) if isinstance(node, list) else parts[-1]] = value
+
+
+def _entry(node: Any, part: str, key: str, new: Any) -> Any:
+    """What stands there in a table or list, `new` if there was nothing."""
     if isinstance(node, dict):
-        node[leaf] = value
-    else:
-        node[_index(node, leaf, key)] = value
+        return node.setdefault(part, new)
+    if not isinstance(node, list):
+        raise ValueError(f"{key}: found {part!r} below {node!r}, which has no keys")
+    if not part.isdecimal() or int(part) > len(node):
+        raise ValueError(f"{key}: found index {part!r}, allowed: 0 to {len(node)}")
+    if int(part) == len(node):
+        node.append(new)
+    return node[int(part)]
 
 
 def _only_count(document: Mapping[str, Any], count: int) -> str:
@@ -133,14 +144,6 @@ def _only_count(document: Mapping[str, Any], count: int) -> str:
             )
         case _:
             return "cluster.instances"  # the schema says what should be there
-
-
-def _index(node: Any, part: str, key: str) -> int:
-    if not isinstance(node, list):
-        raise ValueError(f"{key}: found {part!r} below {node!r}, which has no keys")
-    if not part.isdecimal() or int(part) >= len(node):
-        raise ValueError(f"{key}: found index {part!r}, allowed: 0 to {len(node) - 1}")
-    return int(part)
 
 
 def toml_value(text: str) -> Any:

@@ -1,7 +1,8 @@
 """What a scenario file may say: every key, its unit and its limits.
 
-A scenario is a cluster, a workload, objectives and what the router may know of the cluster, with a
-ladder of loads and seeds. Times are seconds, rates requests per second, lengths tokens.
+A scenario is a cluster and what happens to it, a workload and how its clients behave, objectives
+and what the router may know of the cluster, with a ladder of loads and seeds. Times are seconds,
+rates requests per second, lengths tokens.
 """
 
 import hashlib
@@ -11,6 +12,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from prefixgym.envs.clients import Clients
+from prefixgym.envs.cluster.faults import Autoscaler, Fault
 from prefixgym.envs.cluster.profiles import profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.scenarios.knee import KneeSection
@@ -138,18 +141,6 @@ class WorkloadSection(BaseModel):
         )
 
 
-class KnowledgeSection(_Section):
-    """How old the router's knowledge may be; 0 is immediate.
-
-    Attributes:
-        report_interval: s between an instance's reports of its cached blocks.
-        telemetry_interval: s between polls of an instance's queue and memory.
-    """
-
-    report_interval: float = Field(default=0.0, ge=0)
-    telemetry_interval: float = Field(default=0.0, ge=0)
-
-
 class SeedRange(_Section):
     """Seeds first, first + 1, …, first + count − 1.
 
@@ -205,7 +196,10 @@ class Scenario(_Section):
         cluster: the instances.
         workload: the requests.
         slo: their objectives, of one class or of several, see `objectives.py`.
-        knowledge: how old the router's knowledge may be.
+        knowledge: what the router knows of the cluster, see `view/knowledge.py`.
+        faults: what happens to instances, see `cluster/faults.py`.
+        autoscaler: adds and drains instances by load; left out, nobody does.
+        clients: how they behave that wait too long, or whose request has failed.
         seeds: episodes for training, validation and test.
         randomisation: what differs between the episodes that a learner plays, unless it is told
             otherwise; evaluation knows none.
@@ -219,7 +213,10 @@ class Scenario(_Section):
     cluster: ClusterSection
     workload: WorkloadSection
     slo: Objectives
-    knowledge: KnowledgeSection = KnowledgeSection()
+    knowledge: Knowledge = Knowledge()
+    faults: tuple[Fault, ...] = ()
+    autoscaler: Autoscaler | None = None
+    clients: Clients = Clients()
     seeds: SeedsSection
     randomisation: Randomisation = Randomisation()
 
@@ -227,8 +224,21 @@ class Scenario(_Section):
     def _consistent(self) -> "Scenario":
         if self.rates[0] <= 0 or any(b <= a for a, b in itertools.pairwise(self.rates)):
             raise ValueError(f"rates: found {list(self.rates)}, must be above 0 and ascend")
-        Conditioner(self.randomisation, self.build(self.rates[0]).cluster)
+        cluster = self.build(self.rates[0]).cluster
+        Conditioner(self.randomisation, cluster)
+        self._check_faults(len(cluster.instances))
         return self
+
+    def _check_faults(self, num_instances: int) -> None:
+        has = f"the cluster has {num_instances} instances"
+        for k, fault in enumerate(self.faults):
+            for instance in fault.instances:
+                if not 0 <= instance < num_instances:
+                    raise ValueError(f"faults.{k}.instances: found {instance}, {has}")
+            if fault.kind == "join" and self.autoscaler is not None:
+                raise ValueError(f"faults.{k}.kind: found 'join' beside an autoscaler")
+        if self.autoscaler is not None and self.autoscaler.first > num_instances:
+            raise ValueError(f"autoscaler.first: found {self.autoscaler.first}, {has}")
 
     def build(self, rate: float) -> Setup:
         """The scenario at `rate` requests/s."""
@@ -236,7 +246,7 @@ class Scenario(_Section):
             cluster=self.cluster.build(),
             workload=self.build_workload(rate),
             slos=self.slos,
-            knowledge=Knowledge(**self.knowledge.model_dump()),
+            knowledge=self.knowledge,
         )
 
     def build_workload(self, rate: float) -> Workload:
@@ -274,7 +284,9 @@ class Scenario(_Section):
 
     def identity(self) -> dict[str, Any]:
         """Everything that an episode's outcome depends on, besides its rate and seed."""
-        parts = self.model_dump(include={"cluster", "workload", "slo", "knowledge"})
+        parts = self.model_dump(
+            include={"cluster", "workload", "slo", "knowledge", "faults", "autoscaler", "clients"}
+        )
         if self.trace is not None:
             content = self.trace.requests.tobytes() + self.trace.runs.tobytes()
             parts["workload"]["path"] = hashlib.sha256(content).hexdigest()

@@ -49,12 +49,12 @@ def cost_of(router: str, num_envs: int = NUM_ENVS, warm_up: int = WARM_UP) -> Co
     """Measure one router at the scenario's knee."""
     scenario = load_scenario(SCENARIO)
     rate = scenario.rates[len(scenario.rates) // 2]
-    cluster, workload, slos, knowledge = scenario.build(rate)
-    simulation = Simulation(cluster, workload, slos, knowledge, num_envs, threads=2)
+    setup = scenario.build(rate)
+    simulation = Simulation(**setup._asdict(), num_envs=num_envs, threads=2)
     seeds = list(range(num_envs))
     simulation.reset(seeds)
     chooser = make_router(router)
-    chooser.reset(cluster, seeds)
+    chooser.reset(setup.cluster, seeds)
     seconds = []
     for k in range(warm_up + MEASURED):
         view = simulation.view

@@ -120,8 +120,8 @@ def vector_scenario() -> Scenario:
             "workload.system_tokens": "6600",
             "workload.question_tokens": "1300",
             "workload.output_tokens": "200",
-            "knowledge.report_interval": "0",
-            "knowledge.telemetry_interval": "0",
+            "knowledge.index.source": "engine",
+            "knowledge.telemetry.interval": "0",
         },
     )
 

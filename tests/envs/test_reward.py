@@ -48,7 +48,7 @@ def outcomes_of(seed: int, actions: list[int]) -> NDArray[np.void]:
     """What becomes of the requests of the episode that the environment plays for this seed."""
     train = SCENARIO.seeds.of("train")
     chosen = train[int(gym.utils.seeding.np_random(seed)[0].integers(len(train)))]
-    simulation = Simulation(*SCENARIO.build(RATE), record=True)
+    simulation = Simulation(**SCENARIO.build(RATE)._asdict(), record=True)
     simulation.reset([chosen])
     for action in actions:
         simulation.step(np.array([action]))

@@ -33,7 +33,12 @@ def test_one_scenario_is_explained(tiny: Path) -> None:
         "cluster.instances.0.kv_blocks 400 blocks of KV cache",
         "workload.zipf 0.0 exponent of the groups' popularity; 0 is uniform.",
         'workload.arrivals.process "poisson" Exponential gaps',
-        "knowledge.report_interval 0.0 s between",
+        "knowledge.index.source",
+        "knowledge.telemetry.interval 0.0 s between",
+        "knowledge.index.own.ttl",
+        "autoscaler.high",
+        "faults.0.at s, when it begins.",
+        "clients.retries 0 how often",
         "requests without a hit, %",
         f"Try it: prefixgym evaluate min_ttft --scenario {tiny}",
     ):

@@ -37,8 +37,8 @@ ARGUMENTS: dict[str, Any] = {
         "chat-8",
         {
             "cluster.instances.0.count": "5",
-            "knowledge.report_interval": "0",
-            "knowledge.telemetry_interval": "0",
+            "knowledge.index.source": "engine",
+            "knowledge.telemetry.interval": "0",
         },
     ),
     "rate": 20.0,
@@ -101,7 +101,7 @@ def test_a_randomised_episode_is_one_on_the_cluster_that_was_drawn() -> None:
 def twin_of(drawn: dict[str, Any], present: Any, seed: int) -> tuple[Simulation, Any]:
     """The same episode on a cluster of only those instances that are there."""
     scenario = ARGUMENTS["scenario"].with_num_requests(30)
-    cluster, workload, slos, _ = scenario.build(drawn["rate"])
+    cluster, workload, slos = scenario.build(drawn["rate"])[:3]
     instances = tuple(
         replace(
             cluster.instances[i],

@@ -4,11 +4,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prefixgym.envs.clients import Clients
 from prefixgym.envs.clock import TICKS_PER_SECOND
+from prefixgym.envs.cluster.faults import Autoscaler
 from prefixgym.envs.scenarios import registry
 from prefixgym.envs.scenarios.knee import ladder
 from prefixgym.envs.scenarios.registry import load_scenario, scenario_names, trace_scenario
 from prefixgym.envs.slo import Slo
+from prefixgym.envs.view.knowledge import Index, OwnDecisions, Snapshots
 from prefixgym.envs.workload.arrivals import Weibull
 from prefixgym.envs.workload.distributions import Empirical, LogNormal, Mixture
 from prefixgym.envs.workload.varying_load import Bursts, Diurnal, VaryingLoad
@@ -21,7 +24,7 @@ def test_built_in_scenarios_load_and_build(name: str) -> None:
     scenario = load_scenario(name)
     assert scenario.name == name
     for rate in scenario.rates:
-        cluster, workload, slos, _ = scenario.build(rate)
+        cluster, workload, slos = scenario.build(rate)[:3]
         assert workload.block_size == cluster.block_size
         assert len(slos) == (3 if "classes" in name else 1)
     assert len(workload.tape(scenario.seeds.test.first).requests) == scenario.workload.num_requests
@@ -67,12 +70,21 @@ def test_overrides_reach_lists_tables_and_sections_that_the_file_lacks() -> None
             "workload.system_tokens": "{ weights = [3, 1], of = [[1, 9], { quantiles = [1, 5] }] }",
             "workload.arrivals.process": "gamma",
             "workload.arrivals.cv": "2.0",
-            "knowledge.report_interval": "0.5",
+            "knowledge.index.snapshots.interval": "0.5",
+            "knowledge.index.own": "{ ttl = 2.0 }",
+            "autoscaler": "{ first = 2, high = 9, low = 1 }",
+            "autoscaler.startup": "5",
+            "clients.retries": "1",
         },
     )
-    cluster, workload, _, knowledge = scenario.build(10.0)
+    assert scenario.autoscaler == Autoscaler(first=2, high=9, low=1, startup=5)
+    assert scenario.clients == Clients(retries=1)
+    setup = scenario.build(10.0)
+    cluster, workload = setup.cluster, setup.workload
     assert len(cluster.instances) == 3
-    assert knowledge.report_interval == 0.5
+    assert setup.knowledge.index == Index(
+        source="snapshots", snapshots=Snapshots(interval=0.5), own=OwnDecisions(ttl=2.0)
+    )
     assert workload.output_tokens == LogNormal(100, 0.5, 1000)  # type: ignore[attr-defined]
     assert workload.question_tokens == (16, 64)  # type: ignore[attr-defined]
     expected = Mixture((3, 1), ((1, 9), Empirical((1, 5))))
@@ -111,6 +123,35 @@ def test_overrides_reach_lists_tables_and_sections_that_the_file_lacks() -> None
         ("slo.ttft.low", "1", "slo.ttft.low: found 'low' below 0.5"),
         ("rates", "[2, 1]", r"rates: found \[2.0, 1.0\], must be above 0 and ascend"),
         ("seeds.test.first", "7", "seeds: train and test share seed 7"),
+        ("knowledge.index.source", "spies", "knowledge.index.source: found 'spies', .*'events'"),
+        ("knowledge.index.sauce", "1", "knowledge.index.sauce: no such key, allowed: source, deli"),
+        ("knowledge.index.source", "none", "knowledge.index: own: missing, without a source"),
+        ("knowledge.index.own.tll", "1", "knowledge.index.own.ttl: missing; .*allowed: ttl, blo"),
+        ("knowledge.replicas.shares", "[1, 2]", "knowledge.replicas: shares: found .* 1 numbers"),
+        (
+            "faults.0.kind",
+            "flood",
+            "faults.0.kind: found 'flood', .*'crash'.*; faults.0.at: missin",
+        ),
+        ("faults.1.kind", "crash", "faults.1.kind: found index '1', allowed: 0"),
+        (
+            "faults",
+            '[{ kind = "crash", at = 1, instances = [1, 9] }]',
+            "faults.0.instances: found 9, the cluster has 8 instances",
+        ),
+        ("faults", '[{ kind = "slow", at = 1 }]', "faults.0: factor: found 1.0 with slow"),
+        (
+            "faults",
+            '[{ kind = "slow", when = 1 }]',
+            ".*faults.0.when: no such key, allowed: kind, ",
+        ),
+        ("autoscaler", "{ high = 9, low = 1 }", "autoscaler.first: missing"),
+        (
+            "autoscaler",
+            "{ first = 9, high = 9, low = 1 }",
+            "autoscaler.first: found 9, the cluster has 8 instances",
+        ),
+        ("clients.patience", "3", "clients.patience: no such key, allowed: timeout, cancel, "),
         ("workload.generator", "mail", "workload.generator: found 'mail'.*'shared-prompts'"),
         ("workload.arrivals", "3", "workload.arrivals: found 3, "),
         (
@@ -150,6 +191,29 @@ def test_errors_name_file_key_finding_and_what_is_allowed(
     assert "\n" not in str(error.value)
 
 
+def test_an_autoscaler_and_faults_do_not_both_say_who_joins() -> None:
+    overrides = {
+        "autoscaler": "{ first = 4, high = 9, low = 1 }",
+        "faults.0": '{ kind = "join", at = 1, instances = [1] }',
+    }
+    with pytest.raises(ValueError, match=r"faults.0.kind: found 'join' beside an autoscaler"):
+        load_scenario(SCENARIO, overrides)
+
+
+def test_whatever_happens_is_part_of_the_identity() -> None:
+    """Results of one must never be taken for those of another."""
+    changes = {
+        "knowledge.replicas.count": "2",
+        "faults.0": '{ kind = "flush", at = 1 }',
+        "autoscaler": "{ first = 4, high = 9, low = 1 }",
+        "clients.cancel": "0.1",
+    }
+    identities = [load_scenario(SCENARIO, {k: v}).identity() for k, v in changes.items()]
+    identities.append(load_scenario(SCENARIO).identity())
+    texts = {json.dumps(identity, sort_keys=True) for identity in identities}
+    assert len(texts) == 5
+
+
 CLASSES = """[
     { name = "interactive", share = 3, ttft = 0.5, tpot = 0.03 },
     { name = "agents", share = 1, ttft = 2, tpot = 0.1, ttft_per_token = 0.001 },
@@ -157,14 +221,15 @@ CLASSES = """[
 
 
 def test_classes_have_their_objectives_and_their_share_of_the_sessions() -> None:
-    _, workload, slos, _ = load_scenario(SCENARIO, {"slo": CLASSES.replace("\n", "")}).build(10.0)
+    setup = load_scenario(SCENARIO, {"slo": CLASSES.replace("\n", "")}).build(10.0)
+    workload, slos = setup.workload, setup.slos
     assert slos == (Slo(0.5, 0.03), Slo(2.0, 0.1, 0.001))
     requests = workload.tape(0).requests
     assert set(requests["slo_class"]) == {0, 1}
     without = CLASSES.replace("\n", "").replace("share = 3,", "").replace("share = 1,", "")
-    _, workload, slos, _ = load_scenario(SCENARIO, {"slo": without}).build(10.0)
-    assert len(slos) == 2
-    assert set(workload.tape(0).requests["slo_class"]) == {0}
+    setup = load_scenario(SCENARIO, {"slo": without}).build(10.0)
+    assert len(setup.slos) == 2
+    assert set(setup.workload.tape(0).requests["slo_class"]) == {0}
 
 
 def test_classes_must_fit_together() -> None:
