@@ -1,13 +1,16 @@
 """Small random episodes that reach the engine's corners."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from random_faults import random_autoscaler, random_clients, random_faults, random_knowledge
 
+from prefixgym.envs.clients import Clients
 from prefixgym.envs.clock import TICKS_PER_MS
+from prefixgym.envs.cluster.faults import Autoscaler, Fault
 from prefixgym.envs.cluster.profiles import Profile, constant_profile, profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.simulation import Simulation
@@ -62,6 +65,9 @@ class Case:
     actions: NDArray[np.int64]  # [tapes, most requests of a tape]
     # HOLD [tapes, most requests of a tape, N], `release` counted from the decision; None: no orders
     orders: NDArray[np.void] | None = None
+    faults: tuple[Fault, ...] = ()
+    autoscaler: Autoscaler | None = None
+    clients: Clients = field(default_factory=Clients)
 
     def step(self, simulation: Simulation, first: int = 0) -> None:
         """The next decisions of tapes `first` and following, with their orders."""
@@ -72,6 +78,11 @@ class Case:
             view.holds[:] = self.orders[range(first, last), k]
             view.holds["release"] += view.requests["time"][:, None]
         simulation.step(self.actions[range(first, last), k])
+
+    def _disturbances(self) -> dict[str, object]:  # TODO(core)
+        if not self.faults and self.autoscaler is None and self.clients == Clients():
+            return {}
+        return {"faults": self.faults, "autoscaler": self.autoscaler, "clients": self.clients}
 
     def simulation(
         self,
@@ -92,6 +103,7 @@ class Case:
             record=True,
             threads=threads,
             longest_leap=longest_leap,
+            **self._disturbances(),
         )
         simulation.reset(range(first, last))
         return simulation
@@ -203,11 +215,17 @@ def random_instance(rng: np.random.Generator, most_blocks: int, whole_ms: bool) 
 
 @st.composite
 def cases(
-    draw: st.DrawFn, num_tapes: int = 1, most_requests: int = 60, *, holding: bool = False
+    draw: st.DrawFn,
+    num_tapes: int = 1,
+    most_requests: int = 60,
+    *,
+    holding: bool = False,
+    disturbed: bool = False,
 ) -> Case:
     """Sizes are drawn, and shrink; the details follow from a seed, so that cases differ widely.
 
-    With `holding`, about half of them have routers that hold requests back.
+    With `holding`, about half of them have routers that hold requests back. With `disturbed`, there
+    may be faults or an autoscaler, impatient clients, and several routers.
     """
     sizes = [draw(st.integers(1, most_requests)) for _ in range(num_tapes)]
     num_instances = draw(st.integers(1, 4))
@@ -215,7 +233,7 @@ def cases(
     most_blocks = draw(st.integers(2, 8))
     whole_ms = draw(st.booleans())
     intervals = st.sampled_from([0.0, 0.003, 0.0101, 0.05])
-    knowledge = Knowledge(draw(intervals), draw(intervals))
+    report, poll = draw(intervals), draw(intervals)
     seed = draw(st.integers(0, 2**32 - 1))
     tapes = tuple(
         build_tape(
@@ -224,11 +242,22 @@ def cases(
         )
         for k, size in enumerate(sizes)
     )
+    faults: tuple[Fault, ...] = ()
+    autoscaler, clients = None, Clients()
+    fate = np.random.default_rng([seed, num_tapes, 1])
+    if disturbed:
+        if draw(st.booleans()):
+            clients = random_clients(fate)
+        if draw(st.integers(0, 3)) == 3:
+            autoscaler = random_autoscaler(fate, num_instances)
+        if draw(st.booleans()):
+            faults = random_faults(fate, num_instances, whole_ms, joins=autoscaler is None)
     rng = np.random.default_rng([seed, num_tapes])
     specs = tuple(random_instance(rng, most_blocks, whole_ms) for _ in range(num_instances))
     # Often all go to one instance, to load it; the last action turns requests away.
     spread = int(rng.integers(1, num_instances + 2))
-    actions = rng.integers(0, spread, (num_tapes, max(sizes)))
+    # Every attempt is a decision.
+    actions = rng.integers(0, spread, (num_tapes, max(sizes) * (1 + clients.retries)))
     orders = None
     if holding and draw(st.booleans()):
         orders = np.zeros((*actions.shape, num_instances), HOLD)
@@ -237,8 +266,11 @@ def cases(
         orders["most_batches"] = rng.choice([0, 0, 1, 2], orders.shape)
     return Case(
         ClusterSpec(specs, block_size, frontend_latency=float(rng.choice([0.0, 0.01]))),
-        knowledge,
+        random_knowledge(fate, report, poll, disturbed=disturbed),
         tapes,
         actions,
         orders,
+        faults,
+        autoscaler,
+        clients,
     )

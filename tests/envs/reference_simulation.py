@@ -1,84 +1,54 @@
-"""A whole episode in plain Python: clusters of `ReferenceEngine` and what their router may know.
+"""A whole episode in plain Python: clusters of `ReferenceEngine`, their routers and their clients.
 
-At one instant steps end first, then instances report, then what the router held back leaves, then
-requests arrive (follow-ups before roots, by row), then steps start; instances in order of their
-index. A rejected request ends when it comes to its instance, if it is too large for that, or at its
+At one instant steps end first, then timers run (what happens to instances, health checks, clients
+who give up), then instances report, then what routers hold back leaves, then requests arrive
+(retries and follow-ups before roots, by row), then steps start; instances in order of their index.
+A rejected request ends when it comes to its instance, if it is too large for that, or at its
 arrival, if the router turns it away.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from random_cases import SLOS, Case
 from reference_engine import Event, ReferenceEngine, Request
+from reference_faults import Instance, Phase, ReferenceFaults, Timers
+from reference_replica import Booking, Ledger, ReferenceReplica, total, turns
 
+from prefixgym.envs.clients import Clients
 from prefixgym.envs.clock import TICKS_PER_SECOND, to_seconds, to_ticks
+from prefixgym.envs.cluster.faults import Autoscaler, Fault
 from prefixgym.envs.cluster.spec import ClusterSpec
-from prefixgym.envs.cluster.state import NONE
 from prefixgym.envs.cluster.step_time import step_ticks
-from prefixgym.envs.decisions import FINISHED, OUTCOME, REJECTED
+from prefixgym.envs.decisions import OUTCOME
+from prefixgym.envs.rng import stream_key, uniform
 from prefixgym.envs.simulation import INSTANCE_TOTALS
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.view.knowledge import Knowledge
-from prefixgym.envs.view.view import (
-    DISPATCHED,
-    ENDED,
-    FIRST_TOKEN,
-    HOLD,
-    INSTANCE_VIEW,
-    REQUEST_VIEW,
-    STARTED,
-)
+from prefixgym.envs.view.view import DISPATCHED, INSTANCE_VIEW, REQUEST_VIEW
 from prefixgym.envs.workload.tape import NO_ROW, Tape
 
-
-class Telemetry(NamedTuple):
-    """The state of an engine, as in INSTANCE_VIEW."""
-
-    waiting: int = 0
-    running: int = 0
-    kv_usage: float = 0.0
-    waiting_tokens: int = 0
-    prefilling_tokens: int = 0
-    throughput: float = 0.0
-
-
-@dataclass
-class Booking:
-    """A request in the router's ledger."""
-
-    instance: int
-    prompt_tokens: int
-    new_tokens: int
-    ticks: int
-    answered: bool = False
-    batch: int | None = None  # number of the batch it left with, if those are counted
-    started: bool = False  # in a batch of the engine, and no poll has told so yet
+FINISHED, REJECTED, FAILED, CANCELLED = range(4)
+REPLICA_KEY = stream_key(0, 7)
 
 
 @dataclass
 class Decision:
-    """What the router saw at an arrival."""
+    """What a router saw at an arrival."""
 
     time: int
     row: int
+    replica: int
     request: NDArray[np.void]  # REQUEST_VIEW []
     instances: NDArray[np.void]  # INSTANCE_VIEW [N]
     block_ids: list[int]
     caches: list[list[int | None]]  # keys of each instance's unused blocks, LRU first
-    reported: list[set[int]]  # keys that each instance last reported
+    reported: list[set[int]]  # keys that each instance last reported to this router
     events: list[tuple[float, int, int, int]]  # time (s), row, instance, kind
-
-
-@dataclass
-class Report:
-    """Turns of one instance to tell what it holds, or how it does."""
-
-    next: int
-    interval: int
 
 
 @dataclass
@@ -91,77 +61,77 @@ class ReferenceSimulation:
     knowledge: Knowledge
     actions: Sequence[int]
     orders: NDArray[np.void] | None  # as in `Case`, of this tape
+    faults: Sequence[Fault] = ()
+    autoscaler: Autoscaler | None = None
+    clients: Clients = field(default_factory=Clients)
+    client_key: int = 0  # of the draws for this episode's clients
     decisions: list[Decision] = field(default_factory=list)
     ended: list[Request] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         size = self.cluster.block_size
-        self.engines = [
-            ReferenceEngine(
-                spec.profile.step_cost(self.cluster.kv_blocks(i) * size),
-                self.cluster.kv_blocks(i),
-                size,
-                spec.max_batched_tokens,
-                spec.max_sequences,
-            )
-            for i, spec in enumerate(self.cluster.instances)
-        ]
-        count = len(self.engines)
+        instances = []
+        for i, spec in enumerate(self.cluster.instances):
+            cost = spec.profile.step_cost(self.cluster.kv_blocks(i) * size)
+            sizes = (spec.max_batched_tokens, spec.max_sequences)
+            engine = ReferenceEngine(cost, self.cluster.kv_blocks(i), size, *sizes)
+            instances.append(Instance(engine, cost))
+        self.engines = [instance.engine for instance in instances]
         self.now = 0
         rows = self.tape.requests
         self.waits_for: list[int] = rows["waits_for"].tolist()
-        self.arrivals = [  # (time, 0 for follow-ups and 1 for roots, row)
+        self.arrivals = [  # (time, 0 for retries and follow-ups and 1 for roots, row)
             (int(rows["arrival"][row]), 1, row)
             for row in np.flatnonzero(rows["parent"] == NO_ROW).tolist()
         ]
-        self.bookings: dict[int, Booking] = {}
-        self.instance_of: dict[int, int] = {}
-        self.reported: list[set[int]] = [set() for _ in range(count)]
-        self.polled: list[Telemetry] = [Telemetry()] * count
-        self.events: list[tuple[float, int, int, int]] = []
-        self.holds = np.zeros(count, HOLD)
-        self.held: list[list[Request]] = [[] for _ in range(count)]
-        self.batches = 0
-        self.reports = self._turns(self.knowledge.report_interval)
-        self.polls = self._turns(self.knowledge.telemetry_interval)
-        self.running_ticks = [0] * count
-        self.waiting_ticks = [0] * count
-        self.enqueued: list[Event] = []  # rejections, of which the router hears next
-        while self.arrivals or any(self.held) or any(e.step_end is not None for e in self.engines):
+        self.flights: dict[int, Request] = {}  # last attempts of those that have not ended, by row
+        index, replicas = self.knowledge.index, self.knowledge.replicas
+        report = index.snapshots.interval if index.source == "snapshots" else 0.0
+        places = [(w, replicas.count, len(self.engines)) for w in range(replicas.count)]
+        self.replicas = [
+            ReferenceReplica(
+                place[0],
+                self.engines,
+                reports=turns(int(to_ticks(report)), *place),
+                polls=turns(int(to_ticks(self.knowledge.telemetry.interval)), *place),
+            )
+            for place in places
+        ]
+        shares = np.array(replicas.shares or (1.0,) * replicas.count)
+        self.shares = np.cumsum(shares / shares.sum()).tolist()
+        self.sync = int(to_ticks(replicas.load_sync))
+        self.next_sync = self.sync
+        self.running_ticks = [0] * len(self.engines)
+        self.waiting_ticks = [0] * len(self.engines)
+        self.refusals: list[Event] = []  # of what has come to instances; heard of next
+        self.timers = Timers()
+        self.lives = ReferenceFaults(self, instances, self.knowledge, self.faults, self.autoscaler)
+        self.instances = instances
+        while self.arrivals or self.flights:
             self._next_instant()
-
-    def _turns(self, interval: float) -> list[Report]:
-        ticks, count = int(to_ticks(interval)), len(self.engines)
-        return [Report(ticks * i // count, ticks) for i in range(count)] if ticks > 0 else []
 
     # --- one instant ---
 
     def _next_instant(self) -> None:
         ends = [engine.step_end for engine in self.engines if engine.step_end is not None]
-        times = [time for time, _, _ in self.arrivals] + ends
         departure = self._first_departure()
+        times = [time for time, _, _ in self.arrivals] + ends
         times += [] if departure is None else [max(departure, self.now)]
-        is_over = not times  # what the router would hold back for ever leaves now
-        turns = [] if is_over else [turn.next for turn in self.reports + self.polls]
-        now = min(times + turns, default=self.now)
+        hanging = any(instance.limbo for instance in self.instances)
+        is_over = not times and not hanging  # what would be held back for ever leaves now
+        if not is_over:
+            times += self.timers.times() + self._turns()
+        now = min(times, default=self.now)
         for i, engine in enumerate(self.engines):
             self.running_ticks[i] += len(engine.running) * (now - self.now)
             self.waiting_ticks[i] += len(engine.waiting) * (now - self.now)
         self.now = now
-        for engine in self.engines:
+        for i, engine in enumerate(self.engines):
             if engine.step_end == now:
                 self._notice(engine.end_step(now))
-        for i, engine in enumerate(self.engines):
-            if self.reports and self.reports[i].next == now:
-                self.reported[i] = set(engine.pool.cached)
-                self.reports[i].next += self.reports[i].interval
-            if self.polls and self.polls[i].next == now:
-                self.polled[i] = self._state(engine)
-                for request in engine.running:
-                    if self.bookings[request.row].started:
-                        self.bookings[request.row].started = False
-                        self._hear(request, STARTED)
-                self.polls[i].next += self.polls[i].interval
+                self.lives.check_drained(i)
+        self.timers.run(now)
+        self._publish()
         self._depart(is_over)
         while self.arrivals and min(self.arrivals)[0] == now:
             arrival = min(self.arrivals)
@@ -171,72 +141,51 @@ class ReferenceSimulation:
         for engine in self.engines:
             if engine.step_end is None:
                 for request, _ in engine.start_step(now):
-                    if self.polls:
-                        self.bookings[request.row].started = True
-                    else:
-                        self._hear(request, STARTED)
+                    self.replicas[request.replica].hear_start(now, request)
+
+    def _turns(self) -> list[int]:
+        """When each instance and each exchange of ledgers has its next turn."""
+        found = [self.next_sync] if self.sync > 0 else []
+        for replica in self.replicas:
+            found += [turn.next for turn in replica.reports + replica.polls]
+        return found
+
+    def _publish(self) -> None:
+        for replica in self.replicas:
+            for i, instance in enumerate(self.instances):
+                down = instance.phase in (Phase.DOWN, Phase.LOST)
+                speaks = not down and not instance.is_silent
+                if replica.reports and replica.reports[i].comes(self.now) and speaks:
+                    replica.report(i)
+                if replica.polls and replica.polls[i].comes(self.now) and speaks:
+                    replica.poll(self.now, i)
+        if self.sync > 0 and self.next_sync == self.now:
+            self.next_sync += self.sync
+            for replica in self.replicas:
+                replica.board = [replica.ledger(i) for i in range(len(self.engines))]
 
     def _notice(self, events: list[Event]) -> None:
         """Responses reach the router; an end releases the follow-ups."""
         for request, kind in events:
-            self.bookings[request.row].answered = True
-            if self.instance_of[request.row] != NONE:
-                self._hear(request, ENDED if kind == "end" else FIRST_TOKEN)
-            if kind == "end":
-                del self.bookings[request.row]
-                self.ended.append(request)
-                child = int(self.tape.requests["first_child"][request.row])
-                while child != NO_ROW:
-                    self._release(child)
-                    child = int(self.tape.requests["next_sibling"][child])
-                if self.tape.requests["then"][request.row] != NO_ROW:
-                    self._release(int(self.tape.requests["then"][request.row]))
+            if kind == "failed":
+                self.fail(request)
+            elif kind == "cancelled":
+                self.end_cancelled(request)
+            else:
+                self.replicas[request.replica].hear_response(self.now, Event(request, kind))
+                if kind == "end":
+                    self._end(request, REJECTED if request.rejected else FINISHED)
 
-    def _hear(self, request: Request, kind: int) -> None:
-        instance = self.instance_of[request.row]
-        self.events.append((self.now / TICKS_PER_SECOND, request.row, instance, kind))
-
-    # --- what the router holds back ---
-
-    def _departure(self, i: int) -> int | None:
-        """When the next batch for instance i may leave; None: not yet known."""
-        hold, waits = self.holds[i], self.bookings.values()
-        out = {b.batch for b in waits if b.instance == i and not b.answered} - {None}
-        if not self.held[i] or 0 < hold["most_batches"] <= len(out) or hold["release"] == np.inf:
-            return None
-        return int(np.rint(hold["release"] * TICKS_PER_SECOND))
-
-    def _first_departure(self) -> int | None:
-        times = [self._departure(i) for i in range(len(self.engines))]
-        return min((time for time in times if time is not None), default=None)
-
-    def _depart(self, is_over: bool = False) -> None:
-        """Everything leaves that may leave now; then what was rejected is heard of."""
-        for i in range(len(self.engines)):
-            while self.held[i] and (is_over or self._may_leave(i)):
-                self._leave(i)
-        if self.enqueued:
-            events, self.enqueued = self.enqueued, []
-            self._notice(events)
-            self._depart()
-
-    def _may_leave(self, i: int) -> bool:
-        time = self._departure(i)
-        return time is not None and time <= self.now
-
-    def _leave(self, i: int) -> None:
-        """One batch leaves for instance i."""
-        members = self.held[i][: self.holds[i]["size"] or None]
-        del self.held[i][: len(members)]
-        self.batches += 1
-        for request in members:
-            if self.holds[i]["most_batches"] > 0:
-                self.bookings[request.row].batch = self.batches
-            self._dispatch(i, request)
-
-    def _dispatch(self, i: int, request: Request) -> None:
-        self._hear(request, DISPATCHED)
-        self.enqueued += self.engines[i].enqueue(request, self.now)
+    def _end(self, request: Request, status: int) -> None:
+        request.end, request.status = self.now, status
+        del self.flights[request.row]
+        self.ended.append(request)
+        child = int(self.tape.requests["first_child"][request.row])
+        while child != NO_ROW:
+            self._release(child)
+            child = int(self.tape.requests["next_sibling"][child])
+        if self.tape.requests["then"][request.row] != NO_ROW:
+            self._release(int(self.tape.requests["then"][request.row]))
 
     def _release(self, row: int) -> None:
         """One more of the ends that `row` waits for has come."""
@@ -245,73 +194,146 @@ class ReferenceSimulation:
             think = int(self.tape.requests["arrival"][row])
             self.arrivals.append((self.now + think, 0, row))
 
+    # --- attempts without an answer, and clients who do not wait for one ---
+
+    def fail(self, request: Request) -> None:
+        """The attempt ends without an answer; the client may try again."""
+        self.replicas[request.replica].hear_response(self.now, Event(request, "failed"))
+        if request.attempts <= self.clients.retries:
+            delay = int(to_ticks(self.clients.retry_delay))
+            self.arrivals.append((self.now + delay, 0, request.row))
+        else:
+            self._end(request, FAILED)
+
+    def end_cancelled(self, request: Request) -> None:
+        """The request ends because its client has gone; its router may never know."""
+        replica = self.replicas[request.replica]
+        leak = uniform(self.client_key, 2 * len(self.tape.requests) + request.row)
+        if request.row in replica.bookings and not leak < self.clients.leak:
+            replica.hear_response(self.now, Event(request, "cancelled"))
+        self._end(request, CANCELLED)
+
+    def _announce_leaving(self, row: int) -> None:
+        """The client of a request that has just arrived first: when will it go away?"""
+        clients = self.clients
+        if clients.timeout is not None:
+            timeout = int(to_ticks(clients.timeout))
+            self.timers.add(self.now + timeout, partial(self._give_up, row))
+        if uniform(self.client_key, 2 * row) < clients.cancel:
+            drawn = uniform(self.client_key, 2 * row + 1)
+            after = int(to_ticks(-clients.cancel_after * np.log(1.0 - drawn)))
+            self.timers.add(self.now + after, partial(self._leave, row))
+
+    def _give_up(self, row: int) -> None:
+        if row in self.flights and self.flights[row].first_token is None:
+            self._leave(row)
+
+    def _leave(self, row: int) -> None:
+        """The client of a request goes away, wherever the request is."""
+        if row not in self.flights:
+            return
+        request = self.flights[row]
+        held = self.replicas[request.replica].held[request.instance]
+        instance = self.instances[request.instance]
+        if request in instance.engine.running:
+            request.is_abandoned = True
+            return
+        if request in held:
+            held.remove(request)
+        elif request in instance.engine.waiting:
+            instance.engine.waiting.remove(request)
+        elif request in instance.limbo:
+            instance.limbo.remove(request)
+        else:  # it waits for its next attempt
+            self.arrivals = [arrival for arrival in self.arrivals if arrival[2] != row]
+        self.end_cancelled(request)
+        self.lives.check_drained(request.instance)
+
+    # --- what routers hold back ---
+
+    def _first_departure(self) -> int | None:
+        count = len(self.engines)
+        times = [replica.departure(i) for replica in self.replicas for i in range(count)]
+        return min((time for time in times if time is not None), default=None)
+
+    def _depart(self, is_over: bool = False) -> None:
+        """Everything leaves that may leave now; then what was refused is heard of."""
+        for replica in self.replicas:
+            for i in range(len(self.engines)):
+                while replica.held[i] and (is_over or self._may_leave(replica, i)):
+                    for request in replica.let_go(i):
+                        self._dispatch(replica, request)
+        if self.refusals:
+            events, self.refusals = self.refusals, []
+            self._notice(events)
+            self._depart()
+
+    def _may_leave(self, replica: ReferenceReplica, i: int) -> bool:
+        time = replica.departure(i)
+        return time is not None and time <= self.now
+
+    def _dispatch(self, replica: ReferenceReplica, request: Request) -> None:
+        replica.hear(self.now, request, DISPATCHED)
+        instance = self.instances[request.instance]
+        if instance.phase is Phase.DOWN or replica.number in instance.found:
+            self.refusals.append(Event(request, "failed"))
+        elif instance.phase is Phase.LOST:
+            instance.limbo.append(request)
+        else:
+            self.refusals += instance.engine.enqueue(request, self.now)
+
+    # --- decisions ---
+
     def _arrive(self, row: int) -> None:
         request, ids = self.tape.requests[row], self.tape.block_ids(row).tolist()
-        decision = self._present(row)
-        action = int(self.actions[len(self.decisions)])
-        if self.orders is not None:
-            self.holds = self.orders[len(self.decisions)].copy()
-            self.holds["release"] += self.now / TICKS_PER_SECOND
-        self.events = []
-        self.decisions.append(decision)
-        if action == len(self.engines):
-            self._turn_away(row)
-            return
-        hit = int(decision.instances["hit_tokens"][action])
+        drawn = uniform(REPLICA_KEY, len(self.decisions))
+        number = next((w for w, share in enumerate(self.shares) if share > drawn), 0)
+        replica, before = self.replicas[number], self.flights.get(row)
         prompt = int(request["prompt_tokens"])
-        self.bookings[row] = Booking(
-            action, prompt, prompt - hit, self._prefill_known(action, hit, prompt)
-        )
-        self.instance_of[row] = action
         flight = Request(
             row=row,
-            arrival=self.now,
+            arrival=self.now if before is None else before.arrival,
             prompt_tokens=prompt,
             output_tokens=int(request["output_tokens"]),
             keys=ids[: request["cacheable_blocks"]],
-            expected=prompt - hit,
+            replica=number,
+            routed=self.now,
+            attempts=1 if before is None else before.attempts + 1,
         )
-        self.held[action].append(flight)
-
-    def _turn_away(self, row: int) -> None:
-        request = self.tape.requests[row]
-        prompt, output = int(request["prompt_tokens"]), int(request["output_tokens"])
-        self.bookings[row] = Booking(NONE, prompt, 0, 0)
-        self.instance_of[row] = NONE
-        flight = Request(row, self.now, prompt, output, keys=[])
-        flight.rejected, flight.end, flight.hit_tokens = True, self.now, 0
-        self._notice([Event(flight, "end")])
-
-    # --- the router's view ---
-
-    def _state(self, engine: ReferenceEngine) -> Telemetry:
-        return Telemetry(
-            waiting=len(engine.waiting),
-            running=len(engine.running),
-            kv_usage=1.0 - len(engine.pool.unused) / engine.num_blocks,
-            waiting_tokens=sum(request.expected for request in engine.waiting),
-            prefilling_tokens=sum(
-                request.num_tokens - request.computed
-                for request in engine.running
-                if request.prefilling
-            ),
-            throughput=float(np.float32(engine.throughput)) * TICKS_PER_SECOND,
-        )
+        self.flights[row] = flight
+        decision = self._present(replica, flight)
+        action = int(self.actions[len(self.decisions)])
+        if self.orders is not None:
+            replica.holds = self.orders[len(self.decisions)].copy()
+            replica.holds["release"] += self.now / TICKS_PER_SECOND
+        replica.events = []
+        self.decisions.append(decision)
+        if before is None:
+            self._announce_leaving(row)
+        if action == len(self.engines):
+            flight.hit_tokens = 0
+            self._end(flight, REJECTED)
+            return
+        hit = int(decision.instances["hit_tokens"][action])
+        ticks = self._prefill_known(action, hit, prompt)
+        replica.bookings[row] = Booking(action, prompt, prompt - hit, ticks)
+        flight.instance, flight.expected = action, prompt - hit
+        replica.held[action].append(flight)
 
     def _prefill_known(self, i: int, computed: int, tokens: int) -> int:
         """The tokens from `computed` to `tokens`, alone and in chunks of the budget."""
-        total = 0
+        ticks = 0
         while computed < tokens:
             chunk = min(tokens - computed, self.engines[i].max_batched_tokens)
             work = chunk * (computed + chunk / 2)
-            total += step_ticks(self.engines[i].cost, chunk, work, 0, 0, 1)
+            ticks += step_ticks(self.instances[i].cost, chunk, work, 0, 0, 1)
             computed += chunk
-        return total
+        return ticks
 
-    def _present(self, row: int) -> Decision:
-        request = self.tape.requests[row]
-        size, prompt = self.tape.block_size, int(request["prompt_tokens"])
-        ids = self.tape.block_ids(row)[: request["num_blocks"]].tolist()
+    def _present(self, replica: ReferenceReplica, flight: Request) -> Decision:
+        request = self.tape.requests[flight.row]
+        size, prompt = self.tape.block_size, flight.prompt_tokens
+        ids = self.tape.block_ids(flight.row)[: request["num_blocks"]].tolist()
         shown = np.zeros((), REQUEST_VIEW)
         shown["time"] = self.now / TICKS_PER_SECOND
         if self.decisions:
@@ -324,41 +346,44 @@ class ReferenceSimulation:
         shown["slo_ttft"] = to_seconds(_most_ttft(slo, prompt))
         shown["slo_tpot"] = to_seconds(to_ticks(slo.tpot))
         shown["index"] = len(self.decisions)
+        if "attempt" in (REQUEST_VIEW.names or ()):  # TODO(core)
+            shown["attempt"] = flight.attempts - 1
+            shown["replica"] = replica.number
         instances = np.zeros(len(self.engines), INSTANCE_VIEW)
-        for i, engine in enumerate(self.engines):
-            known = self.reported[i] if self.reports else set(engine.pool.cached)
-            depth = 0
+        for i in range(len(self.engines)):
+            known, depth = replica.known_blocks(i), 0
             while depth < min(len(ids), (prompt - 1) // size) and ids[depth] in known:
                 depth += 1
-            mine = [booking for booking in self.bookings.values() if booking.instance == i]
-            unanswered = [booking for booking in mine if not booking.answered]
-            telemetry = self.polled[i] if self.polls else self._state(engine)
-            instances[i]["available"] = 1
+            ledger = self._shown_ledger(replica, i)
+            instances[i]["available"] = replica.available[i]
             instances[i]["hit_tokens"] = depth * size
             instances[i]["prefill_seconds"] = (
                 self._prefill_known(i, depth * size, prompt) / TICKS_PER_SECOND
             )
-            instances[i]["requests"] = len(mine)
-            instances[i]["prefill_requests"] = len(unanswered)
-            instances[i]["prefill_tokens"] = sum(booking.new_tokens for booking in unanswered)
-            backlog = sum(booking.ticks for booking in unanswered)
-            instances[i]["backlog_seconds"] = backlog / TICKS_PER_SECOND
-            instances[i]["context_tokens"] = sum(booking.prompt_tokens for booking in mine)
-            for name, value in telemetry._asdict().items():
+            instances[i]["backlog_seconds"] = ledger.backlog / TICKS_PER_SECOND
+            for name in ("requests", "prefill_requests", "prefill_tokens", "context_tokens"):
+                instances[i][name] = getattr(ledger, name)
+            for name, value in replica.known_state(i)._asdict().items():
                 instances[i][name] = value
-            instances[i]["held"] = len(self.held[i])
-            if self.held[i]:
-                instances[i]["held_since"] = self.held[i][0].arrival / TICKS_PER_SECOND
+            instances[i]["held"] = len(replica.held[i])
+            if replica.held[i]:
+                instances[i]["held_since"] = replica.held[i][0].routed / TICKS_PER_SECOND
         return Decision(
             self.now,
-            row,
+            flight.row,
+            replica.number,
             shown,
             instances,
             ids,
             self.caches(),
-            list(self.reported),
-            self.events,
+            list(replica.reported),
+            replica.events,
         )
+
+    def _shown_ledger(self, replica: ReferenceReplica, i: int) -> Ledger:
+        """Its own bookings, and those of the others as of the last exchange."""
+        others = [other.board[i] for other in self.replicas if other is not replica]
+        return total([replica.ledger(i), *others])
 
     # --- results ---
 
@@ -378,18 +403,23 @@ class ReferenceSimulation:
             outcome["end"] = _known(request.end) / TICKS_PER_SECOND
             outcome["prompt_tokens"] = request.prompt_tokens
             outcome["output_tokens"] = request.output_tokens
-            outcome["hit_tokens"] = _known(request.hit_tokens)
-            outcome["instance"] = self.instance_of[request.row]
+            outcome["hit_tokens"] = request.hit_tokens or 0
+            outcome["instance"] = request.instance
             outcome["session"] = row["session"]
             outcome["slo_class"] = row["slo_class"]
             outcome["row"] = request.row
-            outcome["status"] = REJECTED if request.rejected else FINISHED
+            outcome["status"] = status = request.status
+            if "attempts" in (OUTCOME.names or ()):  # TODO(core)
+                outcome["attempts"] = request.attempts
+                outcome["replica"] = request.replica
             outcome["ttft"] = np.nan
-            if not request.rejected:
+            answered = request.first_token is not None
+            if status == FINISHED or (status == CANCELLED and answered):
                 ttft = _known(request.first_token) - request.arrival + frontend
+                outcome["ttft"] = ttft / TICKS_PER_SECOND
+            if status == FINISHED:
                 decoding = _known(request.end) - _known(request.first_token)
                 tokens = request.output_tokens - 1
-                outcome["ttft"] = ttft / TICKS_PER_SECOND
                 if tokens > 0:
                     outcome["tpot"] = decoding / TICKS_PER_SECOND / tokens
                 outcome["good"] = (
@@ -424,7 +454,16 @@ def play_reference(case: Case, tape: int = 0) -> ReferenceSimulation:
         case.knowledge,
         case.actions[tape].tolist(),
         None if case.orders is None else case.orders[tape],
+        case.faults,
+        case.autoscaler,
+        case.clients,
+        client_key(tape),
     )
+
+
+def client_key(seed: int) -> int:
+    """The key of the draws for the clients of the episode with this seed."""
+    return int(stream_key(seed, 8))
 
 
 def _most_ttft(slo: Slo, prompt_tokens: int) -> int:

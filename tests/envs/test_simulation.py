@@ -2,15 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 from cluster_invariants import check_cluster, indexed
+from comparison import (
+    assert_equals_reference,
+    assert_same,
+    assert_same_record,
+    caches,
+    held,
+    record,
+)
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from random_cases import Case, RequestDraw, build_tape, cases
 from reference_engine import Request
 from reference_simulation import ReferenceSimulation, play_reference
@@ -21,9 +27,7 @@ from prefixgym.envs.cluster import state
 from prefixgym.envs.cluster.profiles import constant_profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.decisions import FINISHED
-from prefixgym.envs.simulation import Simulation
-from prefixgym.envs.view.knowledge import Knowledge
-from prefixgym.envs.view.view import ENDED
+from prefixgym.envs.view.knowledge import Index, Knowledge, Snapshots, Telemetry
 from prefixgym.envs.workload.tape import NO_ROW
 
 DRAW = RequestDraw(
@@ -50,78 +54,13 @@ LEDGER = (
 )
 
 
-def assert_same(found: NDArray[np.void], expected: NDArray[np.void], where: str = "") -> None:
-    """Equal in every field; NaN equals NaN."""
-    assert found.shape == expected.shape, where
-    for name in expected.dtype.names or ():
-        nan = np.issubdtype(expected.dtype[name], np.floating)
-        equal = np.array_equal(found[name], expected[name], equal_nan=nan)
-        assert equal, f"{where} {name}: found {found[name]}, expected {expected[name]}"
-
-
-def held(simulation: Simulation) -> list[int]:
-    """The flights of environment 0 that its router holds back."""
-    found, v = [], simulation.arrays.knowledge
-    for i, count in enumerate(v.instances["held"][0].tolist()):
-        q = int(v.queues["head"][0, i])
-        for _ in range(count):
-            found.append(q)
-            q = int(simulation.arrays.cluster.flights["next"][0, q])
-    return found
-
-
-def caches(simulation: Simulation, e: int) -> list[list[int | None]]:
-    """For every instance the keys of its blocks without users, least recently used first."""
-    found = []
-    c = simulation.arrays.cluster
-    for i in range(c.status.shape[1]):
-        keys: list[int | None] = []
-        slot = c.instances[e, i]["lru_head"]
-        while slot != state.NONE:
-            key = int(c.slots[e, i, slot]["key"])
-            keys.append(None if key == state.NONE else key)
-            slot = c.slots[e, i, slot]["next"]
-        found.append(keys)
-    return found
-
-
 # --- against the reference --------------------------------------------------------------------
 
 
 @given(cases(holding=True))
 @settings(max_examples=200)
 def test_every_decision_and_outcome_equals_the_reference(case: Case) -> None:
-    expected = play_reference(case)
-    simulation = case.simulation()
-    rows: dict[int, int] = {}  # of the requests in flight, by slot
-    for k, decision in enumerate(expected.decisions):
-        view = simulation.view
-        where = f"decision {k}:"
-        assert not simulation.done[0], where
-        assert simulation.arrays.episodes["now"][0] == decision.time, where
-        assert simulation.arrays.episodes["row"][0] == decision.row, where
-        assert caches(simulation, 0) == decision.caches, where
-        heard = view.events[0, : view.num_events[0]].tolist()
-        assert [(t, rows[slot], i, kind) for t, slot, i, kind in heard] == decision.events, where
-        for _, slot, _, kind in heard:
-            if kind == ENDED:
-                del rows[slot]
-        slot = int(view.requests["slot"][0])
-        assert 0 <= slot < view.num_slots, where
-        assert slot not in rows, where
-        rows[slot] = decision.row
-        decision.request["slot"] = slot
-        assert_same(view.requests[0], decision.request, where)
-        assert_same(view.instances[0], decision.instances, where)
-        unused = view.block_ids.shape[1] - len(decision.block_ids)
-        assert view.block_ids[0].tolist() == decision.block_ids + [-1] * unused, where
-        if case.actions[0, k] == len(case.cluster.instances):
-            del rows[slot]
-        case.step(simulation)
-    assert simulation.done[0]
-    assert_same(simulation.outcomes(0), expected.outcomes)
-    assert_same(simulation.instance_totals[0], expected.totals)
-    assert caches(simulation, 0) == expected.caches()
+    assert_equals_reference(case)
 
 
 @given(cases(most_requests=30, holding=True))
@@ -172,16 +111,16 @@ def preempts(episode: ReferenceSimulation) -> bool:
 
 
 def rejects(episode: ReferenceSimulation) -> bool:
-    return any(request.rejected for request in episode.ended if placed(episode, request))
+    return any(request.rejected for request in episode.ended if placed(request))
 
 
 def turns_away_what_others_follow(episode: ReferenceSimulation) -> bool:
     followed = episode.tape.requests["first_child"] != NO_ROW
-    return any(followed[r.row] for r in episode.ended if not placed(episode, r))
+    return any(followed[r.row] for r in episode.ended if not placed(r))
 
 
-def placed(episode: ReferenceSimulation, request: Request) -> bool:
-    return episode.instance_of[request.row] != state.NONE
+def placed(request: Request) -> bool:
+    return request.instance != state.NONE
 
 
 def prefills_in_chunks_after_a_hit(episode: ReferenceSimulation) -> bool:
@@ -300,55 +239,6 @@ def test_a_tape_whose_follow_ups_would_never_come_is_refused() -> None:
 # --- against itself ---------------------------------------------------------------------------
 
 
-class Record(NamedTuple):
-    """All that one environment showed in an episode."""
-
-    requests: list[NDArray[np.void]]
-    instances: list[NDArray[np.void]]
-    good: list[int]
-    outcomes: NDArray[np.void]
-    totals: NDArray[np.void]
-    caches: list[list[int | None]]
-
-
-def record(simulation: Simulation, case: Case, first: int = 0) -> list[Record]:
-    """Play tapes `first` and following of a case to the end; a record for each environment."""
-    envs = range(simulation.num_envs)
-    requests: list[list[NDArray[np.void]]] = [[] for _ in envs]
-    instances: list[list[NDArray[np.void]]] = [[] for _ in envs]
-    good: list[list[int]] = [[] for _ in envs]
-    while not simulation.done.all():
-        view, running = simulation.view, np.flatnonzero(~simulation.done)
-        for e in running:
-            requests[e].append(view.requests[e].copy())
-            requests[e][-1]["slot"] = 0  # which one depends on how much room there is
-            instances[e].append(view.instances[e].copy())
-        case.step(simulation, first)
-        for e in running:
-            good[e].append(int(simulation.good[e]))
-    return [
-        Record(
-            requests[e],
-            instances[e],
-            good[e],
-            simulation.outcomes(e),
-            simulation.instance_totals[e],
-            caches(simulation, e),
-        )
-        for e in envs
-    ]
-
-
-def assert_same_record(found: Record, expected: Record) -> None:
-    assert found.good == expected.good
-    for name in ("requests", "instances"):
-        for a, b in zip(getattr(found, name), getattr(expected, name), strict=True):
-            assert_same(a, b, name)
-    assert_same(found.outcomes, expected.outcomes, "outcomes")
-    assert_same(found.totals, expected.totals, "totals")
-    assert found.caches == expected.caches
-
-
 several = cases(num_tapes=4, most_requests=20, holding=True)
 
 
@@ -428,7 +318,10 @@ def test_hundreds_in_flight() -> None:
         ClusterSpec(
             (InstanceSpec(constant_profile(2.0, 1.0), kv_blocks=50, max_sequences=8),) * 2, 4
         ),
-        Knowledge(0.01, 0.01),
+        Knowledge(
+            index=Index(source="snapshots", snapshots=Snapshots(interval=0.01)),
+            telemetry=Telemetry(interval=0.01),
+        ),
         (build_tape([DRAW] * 700, 4), build_tape([DRAW] * 20, 4)),
         np.random.default_rng(0).integers(0, 2, (2, 700)),
     )

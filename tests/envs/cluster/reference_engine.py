@@ -63,13 +63,20 @@ class BlockPool:
             if block.users == 0:
                 self.unused[block] = None
 
+    def flush(self) -> None:
+        """Forget what no request uses."""
+        for block in self.unused:
+            if block.key is not None:
+                del self.cached[block.key]
+                block.key = None
+
 
 @dataclass(eq=False)
 class Request:
-    """A request on its way through an engine; times are ticks."""
+    """An attempt of a request to get through an engine; times are ticks."""
 
     row: int
-    arrival: int
+    arrival: int  # of the first attempt
     prompt_tokens: int
     output_tokens: int
     keys: list[int]  # of the leading blocks that may be cached
@@ -85,6 +92,13 @@ class Request:
     first_token: int | None = None
     end: int | None = None
     rejected: bool = False
+    is_abandoned: bool = False  # its client has gone: the step in progress is its last
+
+    instance: int = -1  # where it was routed
+    replica: int = 0  # the router that routed it
+    routed: int = 0
+    attempts: int = 1  # up to this one
+    status: int | None = None  # of its OUTCOME, once it has ended
 
     @property
     def num_tokens(self) -> int:
@@ -95,7 +109,7 @@ class Event(NamedTuple):
     """What a client sees of a request."""
 
     request: Request
-    kind: str  # "started", "first token" or "end"
+    kind: str  # "started", "first token", "end", "cancelled" or "failed"
 
 
 class ReferenceEngine:
@@ -207,7 +221,31 @@ class ReferenceEngine:
                 self._publish(request, request.computed)
                 self._release(request)
                 events.append(Event(request, "end"))
-        return events
+        return events + self._drop_abandoned(now)
+
+    def _drop_abandoned(self, now: int) -> list[Event]:
+        """Those whose clients have gone leave: batch first, then what was preempted since."""
+        gone = [request for request in [*self.running, *self.waiting] if request.is_abandoned]
+        for request in gone:
+            request.end = now
+            if request in self.running:
+                self.running.remove(request)
+                self._publish(request, request.computed)
+                self._release(request)
+            else:
+                self.waiting.remove(request)
+        return [Event(request, "cancelled") for request in gone]
+
+    def go_down(self, now: int) -> list[Request]:
+        """Everything is lost, the step in progress too: all requests, batch before queue."""
+        if self.step_end is not None:
+            self.busy_ticks -= self.step_end - now
+            self.prefilled_tokens += sum(r.scheduled for r in self.running if r.prefilling)
+        lost = [*self.running, *self.waiting]
+        self.running, self.waiting = [], deque()
+        self.pool = BlockPool(self.num_blocks)
+        self.step_end, self.rated, self.throughput = None, None, 0.0
+        return lost
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
