@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from prefixgym.baselines.router import Router, make_router
 from prefixgym.envs.cluster.spec import ClusterSpec
-from prefixgym.envs.view.knowledge import Knowledge
+from prefixgym.envs.view.knowledge import Knowledge, Telemetry
 from prefixgym.envs.view.view import View
 
 UNIQUE = 10_000_000
@@ -62,7 +62,9 @@ def test_f5_polled_loads_make_a_herd() -> None:
     the router's own counts 1.14 times (at most 19). It is worse than not looking: 1.5 times.
     """
     requests = unique_prompts(rate=60.0, seconds=40.0, blocks=2, output_tokens=200)
-    _, polled = loads_while(make_router("power_of_two"), requests, Knowledge(0.0, 5.0))
+    _, polled = loads_while(
+        make_router("power_of_two"), requests, Knowledge(telemetry=Telemetry(interval=5.0))
+    )
     _, counted = loads_while(make_router("power_of_two", {"load": "ledger"}), requests)
     _, drawn = loads_while(make_router("random"), requests)
     assert crowding(polled) > 1.8
@@ -78,7 +80,9 @@ def test_f6_a_blind_load_counter_makes_two_choices_one() -> None:
     counts: 1.14).
     """
     requests = unique_prompts(rate=60.0, seconds=40.0, blocks=2, output_tokens=200)
-    _, blind = loads_while(make_router("power_of_two"), requests, Knowledge(0.0, 1e6))
+    _, blind = loads_while(
+        make_router("power_of_two"), requests, Knowledge(telemetry=Telemetry(interval=1e6))
+    )
     _, counted = loads_while(make_router("power_of_two", {"load": "ledger"}), requests)
     assert crowding(blind) > 1.35
     assert crowding(counted) < 1.25

@@ -8,7 +8,6 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from reference_engine import ReferenceEngine, Request
 from reference_replica import ReferenceReplica
 
@@ -29,7 +28,7 @@ class Instance:
     """An engine, and whether it is there."""
 
     engine: ReferenceEngine
-    cost: NDArray[np.void]  # STEP_COST of nominal speed
+    cost: np.void  # STEP_COST record of nominal speed
     phase: Phase = Phase.SERVING
     incarnation: int = 0  # how often it has gone down or come back
     limbo: list[Request] = field(default_factory=list)  # hang in a lost one
@@ -283,7 +282,7 @@ class ReferenceFaults:
         self.host.timers.add(self.host.now + _ticks(scaler.interval), self._scale)
 
 
-def slowed(cost: NDArray[np.void], factor: float) -> NDArray[np.void]:
+def slowed(cost: np.void, factor: float) -> np.void:
     """A STEP_COST record with all times multiplied."""
     found = cost.copy()
     times = ("h0", "h1", "t0", "a", "b", "t_experts", "table")

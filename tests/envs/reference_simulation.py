@@ -64,7 +64,9 @@ class ReferenceSimulation:
     faults: Sequence[Fault] = ()
     autoscaler: Autoscaler | None = None
     clients: Clients = field(default_factory=Clients)
-    client_key: int = 0  # of the draws for this episode's clients
+    client_key: np.uint64 = field(
+        default_factory=np.uint64
+    )  # of the draws for this episode's clients
     decisions: list[Decision] = field(default_factory=list)
     ended: list[Request] = field(default_factory=list)
 
@@ -408,7 +410,8 @@ class ReferenceSimulation:
             outcome["session"] = row["session"]
             outcome["slo_class"] = row["slo_class"]
             outcome["row"] = request.row
-            outcome["status"] = status = request.status
+            status = _known(request.status)
+            outcome["status"] = status
             if "attempts" in (OUTCOME.names or ()):  # TODO(core)
                 outcome["attempts"] = request.attempts
                 outcome["replica"] = request.replica
@@ -461,9 +464,9 @@ def play_reference(case: Case, tape: int = 0) -> ReferenceSimulation:
     )
 
 
-def client_key(seed: int) -> int:
+def client_key(seed: int) -> np.uint64:
     """The key of the draws for the clients of the episode with this seed."""
-    return int(stream_key(seed, 8))
+    return stream_key(seed, 8)
 
 
 def _most_ttft(slo: Slo, prompt_tokens: int) -> int:

@@ -13,7 +13,7 @@ from made_tapes import Sent, play
 from prefixgym.baselines.flexlb.books import clock_ms
 from prefixgym.baselines.flexlb.ledger import inflight_ms
 from prefixgym.baselines.router import make_router
-from prefixgym.envs.view.knowledge import Knowledge
+from prefixgym.envs.view.knowledge import Knowledge, Telemetry
 from prefixgym.envs.view.view import DISPATCHED, View
 
 VARIANTS: Mapping[str, dict[str, Any]] = {
@@ -86,7 +86,7 @@ def test_holds_batches_and_books(variant: str, seed: int, gap: float, telemetry:
         requests.append(Sent(float(time), ids, int(rng.integers(1, 30))))
     router: Any = make_router("flexlb", VARIANTS[variant])
     watch = Watch(router)
-    knowledge = Knowledge(telemetry_interval=telemetry)
+    knowledge = Knowledge(telemetry=Telemetry(interval=telemetry))
     outcomes = play(router, requests, 3, knowledge=knowledge, look=watch.look)
     assert len(outcomes) == len(requests)
     assert watch.longest_hold <= LONGEST_HOLD.get(variant, 0.3) + 1e-9
