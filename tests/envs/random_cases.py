@@ -250,7 +250,7 @@ def cases(
             clients = random_clients(fate)
         if draw(st.integers(0, 3)) == 3:
             autoscaler = random_autoscaler(fate, num_instances)
-        if draw(st.booleans()):
+        if draw(st.integers(0, 3)) > 0:
             faults = random_faults(fate, num_instances, whole_ms, joins=autoscaler is None)
     rng = np.random.default_rng([seed, num_tapes])
     specs = tuple(random_instance(rng, most_blocks, whole_ms) for _ in range(num_instances))

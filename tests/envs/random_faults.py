@@ -22,7 +22,8 @@ def random_faults(
 ) -> tuple[Fault, ...]:
     """Up to five faults; no instance joins twice."""
     kinds: list[Kind] = [kind for kind in get_args(Kind) if kind != "join"]
-    found, left = [], list(range(num_instances))
+    found: list[Fault] = []
+    left = list(range(num_instances))
     for _ in range(int(rng.integers(1, 6))):
         chosen = rng.permutation(num_instances)[: int(rng.integers(0, num_instances + 1))]
         kind = kinds[int(rng.integers(len(kinds)))]
@@ -37,6 +38,9 @@ def random_faults(
         if kind == "drain":
             details["grace"] = float(rng.choice([0.0, 0.003, 0.02, 1.0]))
         at = 0.0 if rng.random() < 0.1 else _times(rng, whole_ms)
+        if found and kind != "join" and rng.random() < 0.4:  # no peace for those just hit
+            details["instances"] = found[-1].instances
+            at = found[-1].at + _times(rng, whole_ms, 0.01)
         stagger = float(rng.choice([0.0, 0.0, 0.001, 0.0137]))
         found.append(Fault(kind=kind, at=at, stagger=stagger, **details))
     return tuple(found)

@@ -63,6 +63,7 @@ class Host(Protocol):
     now: int
     replicas: list[ReferenceReplica]
     timers: Timers
+    corners: set[str]
 
     def fail(self, request: Request) -> None:
         """The attempt ends without an answer."""
@@ -109,6 +110,8 @@ class ReferenceFaults:
         def begin() -> None:
             serves = x.phase in (Phase.SERVING, Phase.DRAINING)
             if fault.kind == "restart" and serves:
+                if x.phase is Phase.DRAINING:
+                    self.host.corners.add("restart of a draining one")
                 self._go_down(i)
                 begun[0] = x.incarnation
             elif fault.kind == "crash" and serves:
@@ -174,12 +177,19 @@ class ReferenceFaults:
     # --- without a word ---
 
     def _crash(self, i: int) -> None:
-        x, now = self.instances[i], self.host.now
-        lost = x.engine.go_down(now)
+        x, corners = self.instances[i], self.host.corners
+        if x.engine.step_end is not None:
+            prefills = any(request.prefilling for request in x.engine.running)
+            corners.add("crash in a prefill" if prefills else "crash while decoding")
+        if x.incarnation > 0:
+            corners.add("crash of one that was away before")
+        if any(replica.held[i] for replica in self.host.replicas):
+            corners.add("crash while requests for it are held")
+        lost = x.engine.go_down(self.host.now)
         self._enter(i, Phase.LOST)
         x.limbo = [request for request in lost if not request.is_abandoned]
         for replica in self.host.replicas:
-            first = self._first_check(replica.number, i, now + 1)
+            first = self._first_check(replica.number, i, self.host.now + 1)
             found = first + (self.failures - 1) * self.check_interval
             self.host.timers.add(found, self._finding(replica, i, x.incarnation))
         for request in lost:
@@ -202,6 +212,8 @@ class ReferenceFaults:
             replica.available[i] = False
             self._forget(replica, i)
             mine = [request for request in x.limbo if request.replica == replica.number]
+            if mine:
+                self.host.corners.add("found dead")
             for request in mine:
                 x.limbo.remove(request)
                 self.host.fail(request)
@@ -212,6 +224,8 @@ class ReferenceFaults:
         """It is back: connections break, and health checks will succeed."""
         x = self.instances[i]
         limbo, x.limbo = x.limbo, []
+        if limbo:
+            self.host.corners.add("back before it was found dead")
         self._enter(i, Phase.SERVING)
         for replica in self.host.replicas:
             if not replica.available[i]:
@@ -225,6 +239,7 @@ class ReferenceFaults:
             x = self.instances[i]
             if x.incarnation == incarnation and x.phase is Phase.SERVING:
                 replica.available[i] = True
+                self.host.corners.add("trusted again")
 
         return succeed
 
@@ -238,10 +253,13 @@ class ReferenceFaults:
 
         def leave() -> None:
             if x.incarnation == incarnation:
+                self.host.corners.add("grace runs out")
                 self._leave(i)
 
         self.host.timers.add(self.host.now + grace, leave)
         self.check_drained(i)
+        if x.incarnation > incarnation:
+            self.host.corners.add("idle when drained")
 
     def check_drained(self, i: int) -> None:
         """A draining instance leaves as soon as it has nothing to do."""
@@ -276,9 +294,11 @@ class ReferenceFaults:
         absent = [i for i, x in enumerate(instances) if x.phase is Phase.DOWN and not x.is_starting]
         if load > scaler.high and absent:
             instances[absent[0]].is_starting = True
+            self.host.corners.add("scaled out")
             self._serve_later(absent[0], _ticks(scaler.startup))
         elif load < scaler.low and len(serving) > scaler.least:
             self._drain(serving[-1], _ticks(scaler.grace), None)
+            self.host.corners.add("scaled in")
         self.host.timers.add(self.host.now + _ticks(scaler.interval), self._scale)
 
 

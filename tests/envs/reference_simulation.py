@@ -9,14 +9,15 @@ arrival, if the router turns it away.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from random_cases import SLOS, Case
+from reference_clients import ReferenceClients, client_key
 from reference_engine import Event, ReferenceEngine, Request
 from reference_faults import Instance, Phase, ReferenceFaults, Timers
+from reference_outcomes import CANCELLED, FAILED, FINISHED, REJECTED, most_ttft, outcomes_of
 from reference_replica import Booking, Ledger, ReferenceReplica, total, turns
 
 from prefixgym.envs.clients import Clients
@@ -24,7 +25,6 @@ from prefixgym.envs.clock import TICKS_PER_SECOND, to_seconds, to_ticks
 from prefixgym.envs.cluster.faults import Autoscaler, Fault
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.cluster.step_time import step_ticks
-from prefixgym.envs.decisions import OUTCOME
 from prefixgym.envs.rng import stream_key, uniform
 from prefixgym.envs.simulation import INSTANCE_TOTALS
 from prefixgym.envs.slo import Slo
@@ -32,7 +32,6 @@ from prefixgym.envs.view.knowledge import Knowledge
 from prefixgym.envs.view.view import DISPATCHED, INSTANCE_VIEW, REQUEST_VIEW
 from prefixgym.envs.workload.tape import NO_ROW, Tape
 
-FINISHED, REJECTED, FAILED, CANCELLED = range(4)
 REPLICA_KEY = stream_key(0, 7)
 
 
@@ -64,11 +63,10 @@ class ReferenceSimulation:
     faults: Sequence[Fault] = ()
     autoscaler: Autoscaler | None = None
     clients: Clients = field(default_factory=Clients)
-    client_key: np.uint64 = field(
-        default_factory=np.uint64
-    )  # of the draws for this episode's clients
+    client_key: np.uint64 = field(default_factory=np.uint64)  # of its clients
     decisions: list[Decision] = field(default_factory=list)
     ended: list[Request] = field(default_factory=list)
+    corners: set[str] = field(default_factory=set)  # what random cases must reach
 
     def __post_init__(self) -> None:
         size = self.cluster.block_size
@@ -109,6 +107,7 @@ class ReferenceSimulation:
         self.timers = Timers()
         self.lives = ReferenceFaults(self, instances, self.knowledge, self.faults, self.autoscaler)
         self.instances = instances
+        self.crowd = ReferenceClients(self, self.clients, self.client_key, len(rows))
         while self.arrivals or self.flights:
             self._next_instant()
 
@@ -201,6 +200,8 @@ class ReferenceSimulation:
     def fail(self, request: Request) -> None:
         """The attempt ends without an answer; the client may try again."""
         self.replicas[request.replica].hear_response(self.now, Event(request, "failed"))
+        if request.first_token is not None:
+            self.corners.add("lost after its first token")
         if request.attempts <= self.clients.retries:
             delay = int(to_ticks(self.clients.retry_delay))
             self.arrivals.append((self.now + delay, 0, request.row))
@@ -210,46 +211,12 @@ class ReferenceSimulation:
     def end_cancelled(self, request: Request) -> None:
         """The request ends because its client has gone; its router may never know."""
         replica = self.replicas[request.replica]
-        leak = uniform(self.client_key, 2 * len(self.tape.requests) + request.row)
-        if request.row in replica.bookings and not leak < self.clients.leak:
-            replica.hear_response(self.now, Event(request, "cancelled"))
+        if request.row in replica.bookings:
+            if self.crowd.leaks(request.row):
+                self.corners.add("leaked")
+            else:
+                replica.hear_response(self.now, Event(request, "cancelled"))
         self._end(request, CANCELLED)
-
-    def _announce_leaving(self, row: int) -> None:
-        """The client of a request that has just arrived first: when will it go away?"""
-        clients = self.clients
-        if clients.timeout is not None:
-            timeout = int(to_ticks(clients.timeout))
-            self.timers.add(self.now + timeout, partial(self._give_up, row))
-        if uniform(self.client_key, 2 * row) < clients.cancel:
-            drawn = uniform(self.client_key, 2 * row + 1)
-            after = int(to_ticks(-clients.cancel_after * np.log(1.0 - drawn)))
-            self.timers.add(self.now + after, partial(self._leave, row))
-
-    def _give_up(self, row: int) -> None:
-        if row in self.flights and self.flights[row].first_token is None:
-            self._leave(row)
-
-    def _leave(self, row: int) -> None:
-        """The client of a request goes away, wherever the request is."""
-        if row not in self.flights:
-            return
-        request = self.flights[row]
-        held = self.replicas[request.replica].held[request.instance]
-        instance = self.instances[request.instance]
-        if request in instance.engine.running:
-            request.is_abandoned = True
-            return
-        if request in held:
-            held.remove(request)
-        elif request in instance.engine.waiting:
-            instance.engine.waiting.remove(request)
-        elif request in instance.limbo:
-            instance.limbo.remove(request)
-        else:  # it waits for its next attempt
-            self.arrivals = [arrival for arrival in self.arrivals if arrival[2] != row]
-        self.end_cancelled(request)
-        self.lives.check_drained(request.instance)
 
     # --- what routers hold back ---
 
@@ -279,8 +246,10 @@ class ReferenceSimulation:
         instance = self.instances[request.instance]
         if instance.phase is Phase.DOWN or replica.number in instance.found:
             self.refusals.append(Event(request, "failed"))
+            self.corners.add("refused")
         elif instance.phase is Phase.LOST:
             instance.limbo.append(request)
+            self.corners.add("sent into limbo")
         else:
             self.refusals += instance.engine.enqueue(request, self.now)
 
@@ -304,6 +273,8 @@ class ReferenceSimulation:
         )
         self.flights[row] = flight
         decision = self._present(replica, flight)
+        if not any(replica.available):
+            self.corners.add("nobody available")
         action = int(self.actions[len(self.decisions)])
         if self.orders is not None:
             replica.holds = self.orders[len(self.decisions)].copy()
@@ -311,7 +282,7 @@ class ReferenceSimulation:
         replica.events = []
         self.decisions.append(decision)
         if before is None:
-            self._announce_leaving(row)
+            self.crowd.announce_end(row)
         if action == len(self.engines):
             flight.hit_tokens = 0
             self._end(flight, REJECTED)
@@ -345,7 +316,7 @@ class ReferenceSimulation:
         shown["session"] = request["session"]
         shown["slo_class"] = request["slo_class"]
         slo = self.slos[request["slo_class"]]
-        shown["slo_ttft"] = to_seconds(_most_ttft(slo, prompt))
+        shown["slo_ttft"] = to_seconds(most_ttft(slo, prompt))
         shown["slo_tpot"] = to_seconds(to_ticks(slo.tpot))
         shown["index"] = len(self.decisions)
         if "attempt" in (REQUEST_VIEW.names or ()):  # TODO(core)
@@ -396,40 +367,8 @@ class ReferenceSimulation:
     @property
     def outcomes(self) -> NDArray[np.void]:
         """OUTCOME records in the order of the requests' ends."""
-        outcomes = np.zeros(len(self.ended), OUTCOME)
         frontend = int(to_ticks(self.cluster.frontend_latency))
-        for outcome, request in zip(outcomes, self.ended, strict=True):
-            row = self.tape.requests[request.row]
-            slo = self.slos[row["slo_class"]]
-            outcome["arrival"] = request.arrival / TICKS_PER_SECOND
-            outcome["end"] = _known(request.end) / TICKS_PER_SECOND
-            outcome["prompt_tokens"] = request.prompt_tokens
-            outcome["output_tokens"] = request.output_tokens
-            outcome["hit_tokens"] = request.hit_tokens or 0
-            outcome["instance"] = request.instance
-            outcome["session"] = row["session"]
-            outcome["slo_class"] = row["slo_class"]
-            outcome["row"] = request.row
-            status = _known(request.status)
-            outcome["status"] = status
-            if "attempts" in (OUTCOME.names or ()):  # TODO(core)
-                outcome["attempts"] = request.attempts
-                outcome["replica"] = request.replica
-            outcome["ttft"] = np.nan
-            answered = request.first_token is not None
-            if status == FINISHED or (status == CANCELLED and answered):
-                ttft = _known(request.first_token) - request.arrival + frontend
-                outcome["ttft"] = ttft / TICKS_PER_SECOND
-            if status == FINISHED:
-                decoding = _known(request.end) - _known(request.first_token)
-                tokens = request.output_tokens - 1
-                if tokens > 0:
-                    outcome["tpot"] = decoding / TICKS_PER_SECOND / tokens
-                outcome["good"] = (
-                    ttft <= _most_ttft(slo, request.prompt_tokens)
-                    and decoding <= to_ticks(slo.tpot) * tokens
-                )
-        return outcomes
+        return outcomes_of(self.ended, self.tape, self.slos, frontend)
 
     @property
     def totals(self) -> NDArray[np.void]:
@@ -462,18 +401,3 @@ def play_reference(case: Case, tape: int = 0) -> ReferenceSimulation:
         case.clients,
         client_key(tape),
     )
-
-
-def client_key(seed: int) -> np.uint64:
-    """The key of the draws for the clients of the episode with this seed."""
-    return stream_key(seed, 8)
-
-
-def _most_ttft(slo: Slo, prompt_tokens: int) -> int:
-    """Ticks."""
-    return int(to_ticks(slo.ttft)) + int(to_ticks(slo.ttft_per_token)) * prompt_tokens
-
-
-def _known(number: int | None) -> int:
-    assert number is not None
-    return number
