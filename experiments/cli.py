@@ -62,7 +62,7 @@ def _cores() -> int:
 @app.command()
 def leaderboard(
     suite: Annotated[
-        str, typer.Option(help="How much to run: quick, default or full.")
+        str, typer.Option(help="What to run: quick, default, faults or full.")
     ] = "default",
     scenario: Annotated[
         list[str] | None, typer.Option(help="Only this one, a name or .toml file. Repeatable.")

@@ -20,7 +20,7 @@ import polars as pl
 
 from prefixgym.baselines.router import router_class, router_names
 from prefixgym.envs.scenarios.knee import ladder
-from prefixgym.envs.scenarios.registry import trace_scenario
+from prefixgym.envs.scenarios.registry import scenario_names, trace_scenario
 from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.envs.scenarios.workloads import read_trace, trace_rate
 from prefixgym.experiments.capacity import find_capacity
@@ -46,9 +46,28 @@ class Suite:
 
 _QUICK = ("agentic-8", "chat-8", "chat-16-mixed", "long-documents-8", "shared-prompts-8")
 
+TROUBLED = (
+    "autoscale-12",
+    "crash-8",
+    "impatient-8",
+    "lossy-events-8",
+    "popularity-shift-8",
+    "prefix-burst-8",
+    "replicas-8",
+    "rolling-restart-8",
+    "scale-12",
+    "slow-gpu-8",
+    "stale-index-8",
+)
+"""Built-in scenarios in which instances, clients, demand or what routers hear goes wrong."""
+
+CALM = tuple(name for name in scenario_names() if name not in TROUBLED)
+"""All other built-in scenarios."""
+
 SUITES = {
     "quick": Suite(2, 2, 800, _QUICK),
-    "default": Suite(3, 3, None),
+    "default": Suite(3, 3, None, (*CALM, "crash-8", "replicas-8", "stale-index-8")),
+    "faults": Suite(3, 3, None, TROUBLED),
     "full": Suite(20, 5, None),
 }
 

@@ -32,9 +32,10 @@ def references(
     """
     import polars as pl
 
-    from prefixgym.envs.scenarios.registry import load_scenario, scenario_names
+    from prefixgym.envs.scenarios.registry import load_scenario
     from prefixgym.experiments import references as study
     from prefixgym.experiments.leaderboard import (
+        CALM,
         deployable_routers,
         missing_cells,
         read_cells,
@@ -42,7 +43,7 @@ def references(
     )
     from prefixgym.experiments.progress import progress_of
 
-    scenarios = [load_scenario(name) for name in scenario or scenario_names()]
+    scenarios = [load_scenario(name) for name in scenario or CALM]
     routers = [] if leaderboard else router or deployable_routers()
     cells = study.cells_of(scenarios, seeds, routers)
     others = [study.from_leaderboard(RUNS / leaderboard, cells)] if leaderboard else []

@@ -6,6 +6,7 @@ from prefixgym.envs.scenarios.knee import LADDER
 from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.experiments.capacity import CAPACITY_ATTAINMENT
 from prefixgym.experiments.knee import COMPARED_ROUTERS, KNEE_ROUTER
+from prefixgym.experiments.leaderboard import TROUBLED
 from prefixgym.experiments.scenario_tables import scenarios_table
 from prefixgym.experiments.table import Table
 
@@ -43,18 +44,33 @@ differ least in `clients-8`, where three quarters of a prompt are the request's 
 `unique-prompts-8` nothing is shared: there they differ by how they balance load alone.
 """
 
+_ABOUT_CALM = """\
+## Where all goes well
+"""
+
+_ABOUT_TROUBLED = """\
+## Where something goes wrong
+
+Instances fail or come and go, clients give up, demand shifts, or what routers hear is late, partial
+or of their own requests only. The keys: [faults.md](faults.md) and [knowledge.md](knowledge.md).
+`prefixgym leaderboard --suite faults` plays all of these, the suite `default` three: `crash-8`,
+`replicas-8` and `stale-index-8`. Whatever is not said to differ from the scenario they name is as
+there, so that the two can be compared at one rate.
+"""
+
 
 def scenario_page(scenarios: Sequence[Scenario]) -> str:
     """The page, in Markdown."""
     tables = scenarios_table(scenarios), _contest(scenarios)
     parts = [_HEAD, *(table.markdown() for table in tables), _ABOUT_CONTEST]
-    for scenario in scenarios:
-        parts += [
-            f"### {scenario.name}\n",
-            f"{scenario.description}\n",
-            f"{scenario.source.strip()}\n",
-        ]
+    calm = [scenario for scenario in scenarios if scenario.name not in TROUBLED]
+    parts += [_ABOUT_CALM, *map(_description, calm)]
+    parts += [_ABOUT_TROUBLED, *(_description(s) for s in scenarios if s not in calm)]
     return "\n".join(parts)
+
+
+def _description(scenario: Scenario) -> str:
+    return f"### {scenario.name}\n\n{scenario.description}\n\n{scenario.source.strip()}\n"
 
 
 def _contest(scenarios: Sequence[Scenario]) -> Table:

@@ -9,9 +9,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from prefixgym.envs.scenarios.registry import load_scenario
+from prefixgym.envs.scenarios.registry import load_scenario, scenario_names
 from prefixgym.experiments.evaluate import Cell, evaluate
 from prefixgym.experiments.leaderboard import (
+    CALM,
+    SUITES,
+    TROUBLED,
     Suite,
     cells_of,
     missing_cells,
@@ -42,8 +45,14 @@ def test_scenarios_keep_episodes_shorter_than_the_suites(tiny: Path) -> None:
     assert cell.scenario.num_requests == 150
 
 
+def test_suites_name_scenarios_that_there_are() -> None:
+    assert {name for suite in SUITES.values() for name in suite.scenarios} == set(scenario_names())
+    assert set(TROUBLED) < set(scenario_names())
+    assert len(SUITES["default"].scenarios) == len(CALM) + 3
+
+
 def test_unknown_suites_are_answered_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="suite: found 'slow', allowed: quick, default, full"):
+    with pytest.raises(ValueError, match="suite: found 'slow', allowed: quick, default, faults, f"):
         suite_called("slow")
 
 
