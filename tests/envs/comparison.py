@@ -1,6 +1,5 @@
 """What a compiled simulation did, recorded and held against the reference or another run."""
 
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -29,15 +28,16 @@ def assert_same(found: NDArray[np.void], expected: NDArray[np.void], where: str 
 
 
 def in_order(events: list[Event]) -> list[Event]:
-    """Events (time, row, instance, kind) with starts at one instant by instance.
+    """Events (time, row, instance, kind) with the starts of an instant last, by instance.
 
-    Steps that start at the same time do not touch each other, so that nobody need say which is
-    first.
+    A step that starts touches no other instance, so that nobody need say which is first.
     """
-    found: list[Event] = []
-    for (_, kind), together in itertools.groupby(events, lambda event: (event[0], event[3])):
-        found += sorted(together, key=lambda event: event[2]) if kind == STARTED else together
-    return found
+
+    def place(event: Event) -> tuple[float, int]:
+        time, _, instance, kind = event
+        return time, 1 + instance if kind == STARTED else 0
+
+    return sorted(events, key=place)
 
 
 def held(simulation: Simulation) -> list[int]:
@@ -80,6 +80,7 @@ def assert_equals_reference(case: Case) -> ReferenceSimulation:
         assert caches(simulation, 0) == decision.caches, where
         heard = view.events[0, : view.num_events[0]].tolist()
         found = [(t, rows[slot], i, kind) for t, slot, i, kind in heard]
+        assert heard == sorted(heard, key=lambda event: event[0]), where
         assert in_order(found) == in_order(decision.events), where
         for _, slot, _, kind in heard:
             if kind == ENDED:
