@@ -1,11 +1,16 @@
 import json
+import typing
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from prefixgym.envs.scenarios.registry import load_scenario, scenario_names
+from prefixgym.envs.clients import Clients
+from prefixgym.envs.cluster.faults import Autoscaler, Fault, Kind
+from prefixgym.envs.scenarios.registry import load_scenario, scenario_names, scenario_path
+from prefixgym.envs.view.knowledge import Health
 from prefixgym.experiments.cli import app
+from prefixgym.experiments.leaderboard import TROUBLED
 from prefixgym.experiments.scenario_page import scenario_page
 
 
@@ -89,6 +94,21 @@ def test_knee_is_written_into_the_file(tiny: Path) -> None:
     assert (scenario.knee.router, scenario.knee.episodes) == ("round_robin", 1)
     assert f"knee: {scenario.knee.rate:g} requests/s" in result.stdout
     assert "round_robin at" in result.stderr
+
+
+def test_the_page_on_faults_explains_each_key_and_its_example_loads(
+    repository: Path, tmp_path: Path
+) -> None:
+    page = (repository / "docs" / "faults.md").read_text(encoding="utf-8")
+    for section in (Fault, Autoscaler, Clients, Health):
+        assert all(f"| `{key}` |" in page for key in section.model_fields)
+    assert all(f"| `{kind}` |" in page for kind in typing.get_args(Kind))
+    assert all(f"| `{name}` |" in page for name in TROUBLED)
+    example = page.partition("```toml\n")[2].partition("```")[0]
+    copy = tmp_path / "mine.toml"
+    copy.write_text(scenario_path("chat-8").read_text(encoding="utf-8") + example)
+    scenario = load_scenario(str(copy))
+    assert [fault.kind for fault in scenario.faults] == ["crash", "slow", "drain"]
 
 
 def test_the_page_is_that_of_the_files(repository: Path) -> None:
