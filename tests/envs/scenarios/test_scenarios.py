@@ -39,6 +39,24 @@ def test_ladders_of_built_in_scenarios_stand_around_their_knees(name: str) -> No
     assert scenario.rates[2] == scenario.knee.rate
 
 
+@pytest.mark.parametrize("name", scenario_names())
+def test_faults_have_happened_before_the_last_arrival_at_every_load(name: str) -> None:
+    scenario = load_scenario(name)
+    for rate in scenario.rates if scenario.faults else ():
+        cluster, workload = scenario.build(rate)[:2]
+        requests = workload.tape(scenario.seeds.test.first).requests
+        last = requests["arrival"].max() / TICKS_PER_SECOND
+        happened = {
+            fault.kind
+            for fault in scenario.faults
+            if fault.at
+            + fault.stagger * (len(fault.instances or cluster.instances) - 1)
+            + (fault.grace if fault.kind == "drain" else 0.0)
+            < last
+        }
+        assert happened == {fault.kind for fault in scenario.faults}
+
+
 def test_one_number_is_the_count_of_instances_that_are_all_alike() -> None:
     scenario = load_scenario(SCENARIO, {"cluster.instances": "3"})
     assert [group.count for group in scenario.cluster.instances] == [3]
