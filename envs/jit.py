@@ -91,22 +91,31 @@ def _cache_folder(path: Path) -> Path:
     return folder
 
 
+def _compile(function: F, *, forceinline: bool) -> F:
+    previous = config.CACHE_DIR
+    config.CACHE_DIR = str(_cache_folder(Path(inspect.getfile(function))))
+    try:
+        compiled: Any = numba.njit(
+            cache=True, nogil=True, error_model="numpy", forceinline=forceinline
+        )(function)
+    finally:
+        config.CACHE_DIR = previous
+    result: F = compiled
+    return result
+
+
 def kernel(function: F) -> F:
     """Compile `function` on first call; release the GIL while it runs; keep the result on disk.
 
     Kernels that call each other become one piece of machine code: passing a state of some thirty
     arrays costs more than most of them do.
     """
-    previous = config.CACHE_DIR
-    config.CACHE_DIR = str(_cache_folder(Path(inspect.getfile(function))))
-    try:
-        compiled: Any = numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(
-            function
-        )
-    finally:
-        config.CACHE_DIR = previous
-    result: F = compiled
-    return result
+    return _compile(function, forceinline=True)
+
+
+def cold_kernel(function: F) -> F:
+    """A `kernel` that its callers call, for what is large and rare: it is compiled only once."""
+    return _compile(function, forceinline=False)
 
 
 def _strip_owner(context: Any, builder: Any, kind: Any, value: Any) -> Any:

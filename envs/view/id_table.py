@@ -49,6 +49,16 @@ def doubled(table: IdTable) -> IdTable:
 
 
 @kernel
+def clear(table: IdTable, e: int) -> None:
+    """Forget all entries of an environment."""
+    capacity = table.ids.shape[1]
+    table.slots[e, :] = NONE
+    for k in range(capacity):
+        table.spare[e, k] = capacity - 1 - k
+    table.num_spare[e] = capacity
+
+
+@kernel
 def _rehash(table: IdTable, larger: IdTable) -> None:
     capacity = table.ids.shape[1]
     for e in range(len(table.ids)):

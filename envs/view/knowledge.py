@@ -34,13 +34,15 @@ class Snapshots(_Section):
 
     Attributes:
         interval: s between two; with `adaptive`, at first. FlexLB starts with 0.1.
-        adaptive: more than `target` changes since the last one multiply the interval by 0.7, fewer
-            by 1.3.
+        adaptive: each time one is taken in, its interval is multiplied by 0.7 if the last 30 (at
+            least 3) have changed more than `target` blocks on average, by 1.3 if fewer; a tenth of
+            `target` to either side is near enough.
         shortest: s, least adaptive interval.
         longest: s, greatest adaptive interval.
         target: changed blocks.
-        accept_restarts: an instance that has restarted, and counts its versions anew, is listened
-            to at once. FlexLB ignores it until its version has passed the old one.
+        accept_restarts: an instance that has restarted, and counts its versions (the changes of its
+            cache) anew, is listened to at once. FlexLB ignores it until its version has passed the
+            old one, or until it was found to be down and is forgotten.
     """
 
     interval: float = Field(default=0.1, gt=0)
@@ -54,30 +56,34 @@ class Snapshots(_Section):
 class Events(_Section):
     """An instance tells of every engine step what it stored and removed, as vLLM's KV events.
 
-    Messages are numbered. The switches are the protections of a router's indexer (Dynamo, llm-d);
-    each can be left out to see what it is worth.
+    Messages are numbered from 0 in each incarnation of an instance. The switches are the
+    protections of a router's indexer (Dynamo, llm-d); each can be left out to see what it is worth.
+    None of them finds out that a publisher was dead for a while: it numbers nothing meanwhile.
 
     Attributes:
         ignore_old: a message whose number is not above the last one taken in is dropped.
-        recover: a missing number holds back what follows (up to `buffer` messages) until the
-            instance has been asked for what is missing; without it, what comes is taken in as it
-            comes.
-        buffer: messages held back at most; the oldest are dropped.
+        recover: the instance is asked for the messages whose numbers are missing; without it, what
+            comes is taken in as it comes.
+        buffer: messages that are held back at most, until the missing ones are there; the oldest
+            are dropped. 0: what follows a gap is taken in at once, and the answer after it, as
+            Mooncake's conductor does.
         replay: messages that an instance keeps for those who ask; whoever asks for older ones gets
             the whole cache instead (vLLM keeps 10,000).
         round_trip: s from the question to the answer; neither is ever lost.
-        barriers: an instance that restarts or clears its cache says so under a new epoch, before
-            which nothing counts any more. Without, its numbers begin anew, unannounced.
+        barriers: every message names its incarnation. With the first of a new one nothing counts
+            any more that was told before, as with one that says that the cache was cleared.
+            Without, a router hears neither (AIBrix #2287): after a restart numbers just begin anew.
         require_parent: a block is only taken in where the block before it is known, as Dynamo's
             tree does (and then lacks all that follows a lost block).
         drop_descendants: removing a block removes what follows it in a prompt (Dynamo #8473).
-        tombstones: a stored block that was removed by a later message stays removed (Mooncake
-            #4159). Without, a message that comes late raises it from the dead.
+        tombstones: a change of a block in a message that comes late does not undo that of a later
+            message. Without, a stored one raises a removed block from the dead (Mooncake #4159).
+            Matters only where messages are taken in out of order.
     """
 
     ignore_old: bool = True
     recover: bool = True
-    buffer: int = Field(default=1024, ge=1)
+    buffer: int = Field(default=1024, ge=0)
     replay: int = Field(default=10_000, ge=0)
     round_trip: float = Field(default=0.002, ge=0)
     barriers: bool = True

@@ -92,3 +92,10 @@ def drop(lists: Recency, e: int, t: int, entry: int) -> None:
         lists.links[e, link["newer"], t]["older"] = link["older"]
     link["older"] = _ABSENT
     ends["size"] -= 1
+
+
+@kernel
+def clear(lists: Recency, e: int, t: int) -> None:
+    """Take all entries out of list t."""
+    while lists.ends[e, t]["oldest"] != NOBODY:
+        drop(lists, e, t, lists.ends[e, t]["oldest"])

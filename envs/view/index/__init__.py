@@ -1,1 +1,1 @@
-"""The router's own index of cached blocks, as messages from the instances and its decisions make it."""
+"""The router's index of cached blocks: what messages from instances and its own decisions say."""
