@@ -8,6 +8,7 @@ import heapq
 import itertools
 from collections import Counter
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -152,8 +153,8 @@ class ReferenceIndex:
         line.known = set(cached)
         line.epoch, line.heard = epoch, version
         if snapshots.adaptive and len(line.diffs) >= 3:
-            mean = sum(line.diffs) / len(line.diffs)
-            if abs(mean - snapshots.target) < 0.1 * snapshots.target:
+            mean = Fraction(sum(line.diffs), len(line.diffs))
+            if 10 * abs(mean - snapshots.target) < snapshots.target:
                 return
             line.interval = line.interval * (7 if mean > snapshots.target else 13) // 10
             line.interval = max(line.interval, int(to_ticks(snapshots.shortest)))
@@ -220,7 +221,7 @@ class ReferenceIndex:
                 continue
             if kind == CLEARED:
                 if events.barriers and self.dated:
-                    line.known = {k for k in line.known if line.dates[k] >= number}
+                    line.known = {k for k in line.known if line.dates[k] > number}
                     line.floor = number
                 elif events.barriers:
                     line.known = set()

@@ -258,7 +258,8 @@ def allocate(
     # Steps of some 5 ms; `with_room` makes more room if it is scarce.
     way = int(config["delay"] + config["jitter"] + config["there"] + config["back"])
     under_way = _power_of_two(64 + way // int(to_ticks(0.005))) if told else 1
-    kept = min(index.events.replay, journal) if events else 0
+    # What is asked for must be there until the answer arrives.
+    kept = min(index.events.replay + 1024, journal) if events else 1
     dated = room if config["dated"] else 0
     own = room if config["own"] else 0
     grid = (rows, num_instances)
@@ -279,7 +280,7 @@ def allocate(
         diffs=np.zeros((*grid, DIFFS if index.snapshots.adaptive else 0), np.int64),
         under_way=np.zeros((*grid, under_way), MESSAGE),
         held=np.zeros((*grid, index.events.buffer if events else 0), MESSAGE),
-        sent=np.zeros((*grid, max(1, kept)), SENT),
+        sent=np.zeros((*grid, kept), SENT),
     )
 
 

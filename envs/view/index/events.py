@@ -178,7 +178,7 @@ def _clear(b: Beliefs, dated: bool, line: Record, w: int, i: int, number: int) -
     line.floor = number
     for entry in range(b.entries.shape[1]):
         held = b.entries[w, entry]
-        if (held.known & bit_of(i)) != 0 and b.changed[w, entry, i] < number:
+        if (held.known & bit_of(i)) != 0 and b.changed[w, entry, i] <= number:
             held.known &= ~bit_of(i)
             release(b, w, entry)
 
