@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from prefixgym.envs.cluster.state import FINISHED
 from prefixgym.envs.jit import Record, kernel
 from prefixgym.envs.memory import widened
 
@@ -141,15 +142,15 @@ def settle(
     """A request has ended, `decoding` ticks after its first token, which took `ttft` ticks.
 
     Its tardiness is min(cap, max(0, TTFT / S_TTFT − 1, TPOT / S_TPOT − 1)): by how much it missed
-    the objective that it missed most. It is 0 for good requests alone, and the cap for a rejected
-    one, which is never answered.
+    the objective that it missed most. It is 0 for good requests alone, and the cap for one that was
+    rejected, failed or was cancelled.
     """
     if c.environments.size == 0:
         return
     credit, tardiness = c.environments[e], 0.0
     if not good:
         tardiness = credit.cap
-        if not flight.rejected:
+        if flight.status == FINISHED:
             tokens = flight.output_tokens - 1
             late = max(ttft / ttft_objective - 1.0, 0.0)
             if tokens > 0:

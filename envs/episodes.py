@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.envs.decisions import SimulationArrays, reset_range, step_range
+from prefixgym.envs.episode_state import SimulationArrays
 from prefixgym.envs.jit import borrowed, kernel
 from prefixgym.envs.lent import Lent
 from prefixgym.envs.observation import (
@@ -43,7 +43,7 @@ def observe_range(
     constants: NDArray[np.float64],
     requests: NDArray[np.float32],
     instances: NDArray[np.float32],
-) -> None:
+) -> int:
     """Write the observations of environments first … last - 1.
 
     `constants` [E, N, 3], or [1, N, 3] if all environments share them.
@@ -52,36 +52,7 @@ def observe_range(
     for e in range(first, last):
         mine = constants[min(e, len(constants) - 1)]
         write_observation_of(s.knowledge, e, mine, requests[e], instances[e])
-
-
-@kernel
-def _step_and_observe(
-    lent: Lent,
-    first: int,
-    last: int,
-    actions: NDArray[np.int64],
-    constants: NDArray[np.float64],
-    requests: NDArray[np.float32],
-    instances: NDArray[np.float32],
-) -> int:
-    most = step_range(lent, first, last, actions)
-    observe_range(lent, first, last, constants, requests, instances)
-    return most
-
-
-@kernel
-def _reset_and_observe(
-    lent: Lent,
-    first: int,
-    last: int,
-    chosen: NDArray[np.bool_],
-    constants: NDArray[np.float64],
-    requests: NDArray[np.float32],
-    instances: NDArray[np.float32],
-) -> int:
-    most = reset_range(lent, first, last, chosen)
-    observe_range(lent, first, last, constants, requests, instances)
-    return most
+    return 0
 
 
 class Episodes:
@@ -130,17 +101,14 @@ class Episodes:
         self.randomisation = (
             chosen.randomisation if randomise is None else make_randomisation(randomise)
         )
-        cluster, workload, slos, knowledge = chosen.build(self.rate)
+        setup = chosen.build(self.rate)
         self._conditioner: Conditioner | None = None
         if self.randomisation.anything:
-            self._conditioner = Conditioner(self.randomisation, cluster)
-            cluster = self._conditioner.largest
+            self._conditioner = Conditioner(self.randomisation, setup.cluster)
+            setup = setup._replace(cluster=self._conditioner.largest)
         self.simulation = Simulation(
-            cluster,
-            workload,
-            slos,
-            knowledge,
-            num_envs,
+            **setup._asdict(),
+            num_envs=num_envs,
             record=render_mode is not None,
             threads=threads,
             credit=credit,
@@ -150,11 +118,11 @@ class Episodes:
         if render_mode is not None:
             title = f"{chosen.name} at {self.rate:g} requests/s"
             self.renderer = Renderer(render_mode, self.simulation, title)
-        self.num_instances = len(cluster.instances)
+        self.num_instances = len(setup.cluster.instances)
         self.num_actions = self.num_instances + allow_reject
         self._train = chosen.seeds.of("train")
         rows = 1 if self._conditioner is None else num_envs
-        self._constants = np.tile(instance_constants(cluster), (rows, 1, 1))
+        self._constants = np.tile(instance_constants(setup.cluster), (rows, 1, 1))
         self._drawn: dict[str, NDArray[Any]] = {}
         self._attribution: Attribution | None = None
         self._copy = copy
@@ -190,7 +158,7 @@ class Episodes:
         requests, instances = self._next_buffers()
         if self.renderer is not None:
             self.renderer.spectator.restart(chosen)
-        self.simulation.run(_reset_and_observe, chosen, self._constants, requests, instances)
+        self.simulation.begin(chosen, (observe_range, self._constants, requests, instances))
         return self._observation(requests, instances)
 
     def _condition(
@@ -201,6 +169,7 @@ class Episodes:
         rate, cost = self.rate * drawn.load, conditioner.cost(drawn)
         tape = self.scenario.build_workload(rate).tape(int(seed or 0))
         self.simulation.write_tape(e, self.simulation.admit(tape))
+        self.simulation.set_chance(e, int(seed or 0))
         self.simulation.set_conditions(e, cost, drawn.kv_blocks, drawn.slo)
         block_size = self.simulation.cluster.block_size
         self._constants[e] = constants_of(cost, drawn.kv_blocks * block_size)
@@ -231,7 +200,7 @@ class Episodes:
         requests, instances = self._next_buffers()
         if self.renderer is not None:
             self.renderer.spectator.note(actions)
-        self.simulation.run(_step_and_observe, actions, self._constants, requests, instances)
+        self.simulation.advance(actions, (observe_range, self._constants, requests, instances))
         told: dict[str, NDArray[Any]] = {}
         discount = None
         if self._discount_time is not None:
@@ -269,7 +238,7 @@ class Episodes:
     @property
     def action_masks(self) -> NDArray[np.int8]:
         """1 for actions that are allowed, int8 [E, actions], a new array."""
-        available = self.simulation.arrays.knowledge.instances["available"]
+        available = self.simulation.arrays.knowledge.shown_instances["available"]
         if self.num_actions == self.num_instances:
             return available.astype(np.int8)
         masks = np.ones((len(available), self.num_actions), np.int8)
@@ -278,10 +247,12 @@ class Episodes:
 
     def unavailable(self, actions: NDArray[np.int64]) -> NDArray[np.intp]:
         """Environments that are not done and whose action [E] names an unavailable instance."""
-        if self.randomisation.instances is None:  # all are there
+        if self.randomisation.instances is None and self.simulation.is_calm:  # all are there
             return _NOWHERE
-        masks = self.action_masks[np.arange(len(actions)), actions]
-        return np.flatnonzero((masks == 0) & ~self.simulation.done)
+        masks = self.action_masks
+        forbidden = masks[np.arange(len(actions)), actions] == 0
+        nowhere = ~masks[:, : self.num_instances].any(1)  # then it does not matter which one
+        return np.flatnonzero(forbidden & ~nowhere & ~self.simulation.done)
 
 
 def _by_environment(attribution: Attribution, num_envs: int) -> NDArray[Any]:

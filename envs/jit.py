@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
 from numba.core import cgutils, types
+from numba.core.dispatcher import Dispatcher as CPUDispatcher
 from numba.extending import intrinsic
 
 config: Any = numba.core.config
@@ -91,31 +92,56 @@ def _cache_folder(path: Path) -> Path:
     return folder
 
 
-def _compile(function: F, *, forceinline: bool) -> F:
-    previous = config.CACHE_DIR
-    config.CACHE_DIR = str(_cache_folder(Path(inspect.getfile(function))))
-    try:
-        compiled: Any = numba.njit(
-            cache=True, nogil=True, error_model="numpy", forceinline=forceinline
-        )(function)
-    finally:
-        config.CACHE_DIR = previous
-    result: F = compiled
-    return result
+class _Entry(CPUDispatcher):  # type: ignore[misc]
+    """A compiled function for Python's calls; kernels that name it call another one, `inner`."""
+
+    inner: Any
+
+    @property
+    def _numba_type_(self) -> Any:
+        return types.Dispatcher(self.inner)
 
 
 def kernel(function: F) -> F:
     """Compile `function` on first call; release the GIL while it runs; keep the result on disk.
 
-    Kernels that call each other become one piece of machine code: passing a state of some thirty
+    Kernels that call each other become one piece of machine code: passing a state of some seventy
     arrays costs more than most of them do.
     """
-    return _compile(function, forceinline=True)
+    return _compiled(function, inline=True)
 
 
 def cold_kernel(function: F) -> F:
-    """A `kernel` that its callers call, for what is large and rare: it is compiled only once."""
-    return _compile(function, forceinline=False)
+    """The same for what happens seldom: called, not copied into its callers.
+
+    Copies of all that can happen at every place where it may would take minutes to compile.
+    """
+    return _compiled(function, inline=False)
+
+
+def _compiled(function: F, *, inline: bool) -> F:
+    """Two versions: what unpacks Python's arguments takes longer to compile than most kernels."""
+    folder = _cache_folder(Path(inspect.getfile(function)))
+    entry = _dispatcher(function, folder, forceinline=inline)
+    entry.__class__ = _Entry
+    entry.inner = _dispatcher(
+        function,
+        folder / "inner",
+        forceinline=inline,
+        no_cpython_wrapper=True,
+        no_cfunc_wrapper=True,
+    )
+    result: F = entry
+    return result
+
+
+def _dispatcher(function: Callable[..., Any], folder: Path, **options: bool) -> Any:
+    previous = config.CACHE_DIR
+    config.CACHE_DIR = str(folder)
+    try:
+        return numba.njit(cache=True, nogil=True, error_model="numpy", **options)(function)
+    finally:
+        config.CACHE_DIR = previous
 
 
 def _strip_owner(context: Any, builder: Any, kind: Any, value: Any) -> Any:

@@ -15,27 +15,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs import credit as credit_arrays
+from prefixgym.envs import timers
+from prefixgym.envs.clients import Clients
 from prefixgym.envs.clock import TICKS_PER_SECOND, to_ticks
 from prefixgym.envs.cluster import state
 from prefixgym.envs.cluster.engine import sum_integrals
+from prefixgym.envs.cluster.faults import Autoscaler, Fault
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.credit import PROMISE, Credit
 from prefixgym.envs.decisions import (
-    EPISODE,
-    OBJECTIVE,
-    OUTCOME,
-    SimulationArrays,
+    CONTINUE,
+    incident_range,
     play_range,
     reset_range,
     step_range,
 )
-from prefixgym.envs.follow_ups import PENDING
+from prefixgym.envs.episode_state import EPISODE, OBJECTIVE, OUTCOME, SimulationArrays
+from prefixgym.envs.heap import DUE
 from prefixgym.envs.jit import kernel
+from prefixgym.envs.knowing import know_range
 from prefixgym.envs.lent import lend
 from prefixgym.envs.memory import widened
+from prefixgym.envs.rng import stream_key
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.view import arrays as view_arrays
+from prefixgym.envs.view.index.arrays import with_room
 from prefixgym.envs.view.knowledge import Knowledge
+from prefixgym.envs.view.sources import journal_size
 from prefixgym.envs.view.view import View
 from prefixgym.envs.workload.tape import NO_ROW, REQUEST, RUN, Tape, Workload
 
@@ -64,6 +70,14 @@ def _close_integrals(s: SimulationArrays) -> None:
 
 _FLIGHTS_AT_FIRST = 256
 
+Call = tuple[Any, ...]
+"""A kernel of a range of environments, and what it gets besides arrays and range."""
+
+CLIENT_STREAM = 200
+"""The stream of an environment's seed that its clients draw from."""
+KNOWLEDGE_STREAM = 300
+"""The first of those that its routers' knowledge draws from, one for each replica."""
+
 
 class Simulation:
     """E clusters, each playing its own tape.
@@ -72,8 +86,11 @@ class Simulation:
         cluster: the instances.
         workload: source of tapes; its block size must be the cluster's.
         slos: objectives, one for each class that the workload names.
-        knowledge: how fresh the router's view is.
+        knowledge: what routers know of the cluster, by default everything at once.
         num_envs: E.
+        faults: what happens to instances.
+        autoscaler: adds and drains instances.
+        clients: whether they cancel, give up and try again.
         record: keep an OUTCOME for every request.
         threads: how many threads share a step.
         longest_leap: decode steps taken at once; 1 steps one by one, to the same results.
@@ -92,6 +109,9 @@ class Simulation:
         knowledge: Knowledge | None = None,
         num_envs: int = 1,
         *,
+        faults: Sequence[Fault] = (),
+        autoscaler: Autoscaler | None = None,
+        clients: Clients | None = None,
         record: bool = False,
         threads: int = 1,
         longest_leap: int = np.iinfo(np.int32).max,
@@ -107,12 +127,15 @@ class Simulation:
         self.workload = workload
         self.slos = tuple(slos)
         self.knowledge = knowledge or Knowledge()
+        self.faults = tuple(faults)
+        self.autoscaler = autoscaler
+        self.clients = clients or Clients()
         self.num_envs = num_envs
         self.record = record
         self._threads = max(1, min(threads, num_envs))
         self._pool: ThreadPoolExecutor | None = None
-        num_instances = len(cluster.instances)
-        journal = max(cluster.kv_blocks(i) for i in range(num_instances))
+        num_instances, num_routers = len(cluster.instances), self.knowledge.replicas.count
+        journal = journal_size(self.knowledge, cluster)
         objectives = np.zeros((num_envs, len(self.slos)), OBJECTIVE)
         objectives[:] = self._objectives(1.0)
         self.arrays = SimulationArrays(
@@ -121,23 +144,34 @@ class Simulation:
                 num_envs,
                 num_flights=_FLIGHTS_AT_FIRST,
                 blocks_per_flight=1,
-                journal=journal if view_arrays.report_interval(self.knowledge) > 0 else 0,
+                journal=journal,
                 longest_leap=longest_leap,
                 own_instances=own_conditions,
+                changing_speed=any(fault.kind == "slow" for fault in self.faults),
             ),
             knowledge=view_arrays.allocate(
                 self.knowledge,
+                cluster,
                 num_envs,
-                num_instances,
                 num_flights=_FLIGHTS_AT_FIRST,
                 num_blocks=1,
+                journal=journal,
             ),
             frontend=np.atleast_1d(to_ticks(cluster.frontend_latency)),
             objectives=objectives,
             tapes=np.zeros((num_envs, 0), REQUEST),
             runs=np.zeros((num_envs, 0), RUN),
             episodes=np.zeros(num_envs, EPISODE),
-            pending=np.zeros((num_envs, 0), PENDING),
+            pending=np.zeros((num_envs, 0), DUE),
+            timers=timers.allocate(
+                self.faults,
+                self.autoscaler,
+                self.clients,
+                num_envs,
+                num_instances,
+                num_routers,
+                _FLIGHTS_AT_FIRST,
+            ),
             outcomes=np.zeros((num_envs, 0), OUTCOME),
             credit=credit_arrays.allocate(credit or Credit(), num_envs, _FLIGHTS_AT_FIRST),
         )
@@ -179,7 +213,17 @@ class Simulation:
         """
         chosen = np.ones(self.num_envs, np.bool_) if envs is None else envs
         self.load(seeds, chosen)
+        self.begin(chosen)
+
+    def begin(self, chosen: NDArray[np.bool_], *then: Call) -> None:
+        """Go to the first decisions of the tapes in the chosen environments (bool [E]).
+
+        Args:
+            chosen: bool [E].
+            then: kernels to be run when all are there, with what they get besides the arrays.
+        """
         self.run(reset_range, chosen)
+        self.advance(np.full(self.num_envs, CONTINUE), *then)
 
     def load(self, seeds: Sequence[int | None], chosen: NDArray[np.bool_]) -> None:
         """Put the tapes of `seeds` into the chosen environments, which must then be reset."""
@@ -189,6 +233,15 @@ class Simulation:
             if seed not in tapes:
                 tapes[seed] = self.admit(self.workload.tape(int(seed or 0)))
             self.write_tape(e, tapes[seed])
+            self.set_chance(e, int(seed or 0))
+
+    def set_chance(self, e: int, seed: int) -> None:
+        """Let what is drawn in environment e, besides its tape, follow from `seed`."""
+        arrays, replicas = self.arrays, self.knowledge.replicas.count
+        arrays.episodes["client_key"][e] = stream_key(seed, CLIENT_STREAM)
+        for r in range(replicas):
+            key = stream_key(seed, KNOWLEDGE_STREAM + r)
+            arrays.knowledge.keys[e * replicas + r] = key
 
     def set_conditions(
         self,
@@ -238,7 +291,8 @@ class Simulation:
             )
         if len(tape.runs) > arrays.runs.shape[1]:
             self.arrays = self.arrays._replace(runs=widened(arrays.runs, len(tape.runs)))
-        if (tape.requests["parent"] != NO_ROW).any() and rows > arrays.pending.shape[1]:
+        comes_later = (tape.requests["parent"] != NO_ROW).any() or self.clients.retries > 0
+        if comes_later and rows > arrays.pending.shape[1]:
             self.arrays = self.arrays._replace(pending=widened(arrays.pending, rows))
         return tape
 
@@ -257,15 +311,18 @@ class Simulation:
         arrays = self.arrays
         _, flights, blocks = arrays.cluster.flight_blocks.shape
         if num_flights > flights or num_blocks > blocks:
-            flights, blocks = max(flights, num_flights), max(blocks, num_blocks)
+            more = max(0, num_flights - flights)
+            flights, blocks = flights + more, max(blocks, num_blocks)
             self.arrays = arrays._replace(
                 cluster=state.grow_flights(arrays.cluster, flights, blocks),
                 knowledge=view_arrays.grow(arrays.knowledge, flights, blocks),
                 credit=credit_arrays.grow(arrays.credit, flights),
+                timers=timers.grow(arrays.timers, more),
             )
             # The free list may start elsewhere now.
+            fresh = self.arrays.episodes["flight"] == state.NONE
             free = self.arrays.cluster.environments["free_flight"]
-            self.arrays.knowledge.requests["slot"] = free
+            self.arrays.knowledge.requests["slot"][fresh] = free[fresh]
 
     # --- decisions ---
 
@@ -275,12 +332,53 @@ class Simulation:
         Args:
             actions: instances [E], or their number N where the router rejects the request.
         """
-        self.run(step_range, np.ascontiguousarray(actions, np.int64))
+        self.advance(np.ascontiguousarray(actions, np.int64))
+
+    def advance(self, actions: NDArray[np.int64], *then: Call) -> None:
+        """The same, and what is to be done at the decisions that it leads to.
+
+        Args:
+            actions: int64 [E], or CONTINUE.
+            then: kernels to be run when all are there, with what they get besides the arrays.
+        """
+        knowing: tuple[Call, ...] = ((know_range,),) if self.is_indexed else ()
+        step: Call = (step_range, actions)
+        while True:
+            self.run_in_turn(step, *knowing, *then)
+            if self.is_indexed:
+                self._make_room_for_beliefs()
+            if self.is_calm or not self.arrays.episodes["halted"].any():
+                return
+            step = (step_range, np.full(self.num_envs, CONTINUE))
+            self.run(incident_range)
+
+    def _make_room_for_beliefs(self) -> None:
+        index = self.arrays.knowledge.index
+        larger = with_room(index, self.arrays.knowledge.block_ids.shape[1])
+        if larger is not index:
+            knowledge = self.arrays.knowledge._replace(index=larger)
+            self.arrays = self.arrays._replace(knowledge=knowledge)
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the routers' index is made of messages and decisions, instead of the truth."""
+        return self.knowledge.index.source != "engine"
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing happens but requests that arrive and are served."""
+        return not self.faults and self.autoscaler is None and self.clients == Clients()
+
+    @property
+    def can_play_plans(self) -> bool:
+        """Whether decisions may be fixed in advance, for `play`."""
+        return self.is_calm and self.knowledge.replicas.count == 1
 
     def play(self, actions: NDArray[np.int64]) -> None:
         """Play whole episodes of fixed decisions, actions [E, R] in order of arrival.
 
-        For routers that look at nothing: no view is kept meanwhile. Call it right after `reset`.
+        For routers that look at nothing: no view is kept meanwhile. Call it right after `reset`,
+        if `can_play_plans`.
         """
         actions = np.ascontiguousarray(actions, np.int64)
         while not self.arrays.episodes["done"].all():
@@ -291,21 +389,30 @@ class Simulation:
 
         The kernel returns the most requests in flight, so that there is room for one more.
         """
+        self.run_in_turn((kernel_of_range, *args))
+
+    def run_in_turn(self, *calls: Call) -> None:
+        """The same with several kernels, one after the other in each range."""
         if self._threads == 1:
-            most = kernel_of_range(self._lent, 0, self.num_envs, *args)
+            most = self._run_calls(0, self.num_envs, calls)
         else:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._threads - 1, "prefixgym")
             bounds = [self.num_envs * k // self._threads for k in range(self._threads + 1)]
             others = [
-                self._pool.submit(kernel_of_range, self._lent, first, last, *args)
+                self._pool.submit(self._run_calls, first, last, calls)
                 for first, last in itertools.pairwise(bounds[1:])
             ]
-            most = kernel_of_range(self._lent, bounds[0], bounds[1], *args)
+            most = self._run_calls(bounds[0], bounds[1], calls)
             most = max([most, *(other.result() for other in others)])
         flights = self.arrays.cluster.flights.shape[1]
         if most >= flights:  # the next dispatch must find an unused record
             self.reserve(2 * flights, 1)
+
+    def _run_calls(self, first: int, last: int, calls: Sequence[Call]) -> int:
+        return max(
+            [kernel_of_range(self._lent, first, last, *args) for kernel_of_range, *args in calls]
+        )
 
     # --- results ---
 

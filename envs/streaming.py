@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.envs.decisions import SimulationArrays, needs_rows, play_range, reset_range
+from prefixgym.envs.decisions import needs_rows, play_range
+from prefixgym.envs.episode_state import SimulationArrays
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.workload.chunk import Chunk
@@ -47,7 +48,7 @@ def _mark_rows_that_matter(s: SimulationArrays, e: int, matter: NDArray[np.bool_
     for row in range(episode.num_requests):
         matter[row] = s.tapes[e, row].waits_for > 0
     for k in range(episode.num_pending):
-        matter[s.pending[e, k].row] = True
+        matter[s.pending[e, k].order] = True
     for q in range(in_use.size):
         if in_use[q]:
             matter[s.cluster.flights[e, q].row] = True
@@ -59,7 +60,7 @@ def _renumber(s: SimulationArrays, e: int, place: NDArray[np.int64]) -> None:
     """Row r is now row place[r]. The order of rows stays, so `pending` stays a heap."""
     episode, in_use = s.episodes[e], _flights_in_use(s, e)
     for k in range(episode.num_pending):
-        s.pending[e, k].row = place[s.pending[e, k].row]
+        s.pending[e, k].order = place[s.pending[e, k].order]
     for q in range(in_use.size):
         if in_use[q]:
             s.cluster.flights[e, q].row = place[s.cluster.flights[e, q].row]
@@ -103,7 +104,7 @@ class StreamedEpisode:
         self._last_root = (0, NO_ROW)  # arrival and row
         self._check(chunk)
         self._load(chunk, chunk.rows)
-        simulation.run(reset_range, np.ones(1, np.bool_))
+        simulation.begin(np.ones(1, np.bool_))
 
     @property
     def done(self) -> bool:

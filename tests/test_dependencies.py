@@ -13,7 +13,8 @@ import pytest
 # to the layer whose package is the closest around it, so `prefixgym.envs.routing` is "surface".
 LAYERS = {
     "ground": [
-        f"prefixgym.envs.{name}" for name in ("clock", "jit", "lent", "memory", "rng", "slo")
+        f"prefixgym.envs.{name}"
+        for name in ("clients", "clock", "jit", "lent", "memory", "rng", "slo")
     ],
     "workload": ["prefixgym.envs.workload"],
     "cluster": ["prefixgym.envs.cluster"],

@@ -14,7 +14,8 @@ from prefixgym.baselines.sglang.cache_aware_zmq import CacheAwareZmq, holders_by
 from prefixgym.baselines.vllm.fallback import TO_FALLBACK
 from prefixgym.baselines.vllm.loadaware import Loadaware, best_by_load
 from prefixgym.baselines.vllm.session import session_home
-from prefixgym.envs.decisions import SimulationArrays, step_environment
+from prefixgym.envs.decisions import step_environment
+from prefixgym.envs.episode_state import SimulationArrays
 from prefixgym.envs.jit import borrowed, kernel
 from prefixgym.envs.lent import Lent
 from prefixgym.envs.view.arrays import ViewArrays
@@ -64,7 +65,7 @@ def decide(
         positions: of the ring with VIRTUAL_NODES.
         owners: of the same ring.
     """
-    request, instances = v.requests[e], v.instances[e]
+    request, instances = v.requests[e], v.shown_instances[e]
     if base in (_LOADAWARE, _LOADAWARE_TOKENS):
         loads = instances["requests"] if base == _LOADAWARE else instances["prefill_tokens"]
         chosen = best_by_load(request, instances, loads, _BETA)

@@ -1,9 +1,7 @@
 """Which instances hold a block: one table an environment, answered for all instances at once.
 
 Looking a prompt up costs one probe a block, however many instances there are: the sets of holders
-are bits of a word, intersected along the prompt. Beside the truth (`held`) an entry keeps what
-instances last reported (`reported`), so that a stale index costs no second table. An entry exists
-while either set is not empty.
+are bits of a word, intersected along the prompt. An entry exists while its set is not empty.
 """
 
 import numpy as np
@@ -16,7 +14,7 @@ from prefixgym.envs.jit import kernel
 
 @kernel
 def find_holders(c: ClusterArrays, e: int, key: int) -> int:
-    """The entry of block `key`, NONE if no instance holds it or reported to."""
+    """The entry of block `key`, NONE if no instance holds it."""
     entry = c.holders_table[e, table_position(key, c.holders_table.shape[1])]
     while entry != NONE and c.holders[e, entry].key != key:
         entry = c.holders[e, entry].chain
@@ -25,7 +23,7 @@ def find_holders(c: ClusterArrays, e: int, key: int) -> int:
 
 @kernel
 def _add_entry(c: ClusterArrays, e: int, key: int) -> int:
-    """A new entry for block `key` with empty sets."""
+    """A new entry for block `key` with an empty set."""
     entry = c.environments[e].free_entry
     holders = c.holders[e, entry]
     c.environments[e].free_entry = holders.chain
@@ -38,9 +36,9 @@ def _add_entry(c: ClusterArrays, e: int, key: int) -> int:
 
 @kernel
 def _drop_if_empty(c: ClusterArrays, e: int, entry: int) -> None:
-    """Unlink an entry whose sets are both empty."""
+    """Unlink an entry whose set is empty."""
     holders = c.holders[e, entry]
-    if (holders.held | holders.reported) != 0:
+    if holders.held != 0:
         return
     position = table_position(holders.key, c.holders_table.shape[1])
     if c.holders_table[e, position] == entry:
@@ -75,34 +73,6 @@ def remove_holder(c: ClusterArrays, e: int, key: int, instance: int) -> None:
 
 
 @kernel
-def _report_entry(c: ClusterArrays, e: int, entry: int, instance: int) -> None:
-    """Copy the truth about `instance` into its report."""
-    holders, bit = c.holders[e, entry], np.uint64(1) << np.uint64(instance)
-    holders.reported = (holders.reported & ~bit) | (holders.held & bit)
-    _drop_if_empty(c, e, entry)
-
-
-@kernel
-def report_changes(c: ClusterArrays, e: int, instance: int) -> None:
-    """`instance` reports: its bits in `reported` become those in `held`.
-
-    The journal names the blocks whose bit may differ; if there were more than it holds, all
-    entries are gone through instead.
-    """
-    num_changes = c.instances[e, instance].num_changes
-    c.instances[e, instance].num_changes = 0
-    if num_changes <= c.changes.shape[2]:
-        for k in range(num_changes):
-            entry = find_holders(c, e, c.changes[e, instance, k])
-            if entry != NONE:
-                _report_entry(c, e, entry, instance)
-        return
-    for entry in range(c.holders.shape[1]):
-        if (c.holders[e, entry].held | c.holders[e, entry].reported) != 0:
-            _report_entry(c, e, entry, instance)
-
-
-@kernel
 def _note_depth(instances: np.uint64, depth: int, depths: NDArray[np.int64]) -> None:
     """depths[i] = depth for every bit i of `instances`."""
     i = 0
@@ -119,17 +89,15 @@ def prefix_depths(
     e: int,
     block_ids: NDArray[np.int64],
     num_blocks: int,
-    reported: bool,
     depths: NDArray[np.int64],
 ) -> None:
-    """For every instance, how many leading blocks of a prompt it holds (or reported to hold)."""
+    """For every instance, how many leading blocks of a prompt it holds."""
     alive = ~np.uint64(0) >> np.uint64(64 - depths.size)
     for j in range(num_blocks):
         entry = find_holders(c, e, block_ids[j])
         having = np.uint64(0)
         if entry != NONE:
-            holders = c.holders[e, entry]
-            having = holders.reported if reported else holders.held
+            having = c.holders[e, entry].held
         _note_depth(alive & ~having, j, depths)
         alive &= having
         if alive == 0:
@@ -139,12 +107,11 @@ def prefix_depths(
 
 @kernel
 def reset_index(c: ClusterArrays, e: int) -> None:
-    """No block held or reported anywhere."""
+    """No block held anywhere."""
     num_entries = c.holders.shape[1]
     c.holders_table[e, :] = NONE
     for entry in range(num_entries):
         holders = c.holders[e, entry]
         holders.held = 0
-        holders.reported = 0
         holders.chain = entry + 1 if entry + 1 < num_entries else NONE
     c.environments[e].free_entry = 0

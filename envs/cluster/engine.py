@@ -28,6 +28,7 @@ import numpy as np
 from prefixgym.envs.clock import NEVER
 from prefixgym.envs.cluster.block_cache import find_slot, remove_from_lru, reset_cache
 from prefixgym.envs.cluster.block_index import reset_index
+from prefixgym.envs.cluster.journal import reset_journal
 from prefixgym.envs.cluster.request_blocks import (
     publish_blocks,
     release_blocks,
@@ -35,14 +36,24 @@ from prefixgym.envs.cluster.request_blocks import (
     tokens_per_block,
 )
 from prefixgym.envs.cluster.state import (
+    BATCHED,
+    CANCELLED,
     DECODE_LEAP,
+    DOWN,
     END,
+    FAILED,
+    FINISHED,
     FIRST_TOKEN,
+    HANGING,
     IDLE,
+    LOST,
     MIXED_STEP,
     NEVER_DUE,
     NONE,
+    QUEUED,
     READY,
+    REJECTED,
+    SERVING,
     STARTED,
     ClusterArrays,
     settings_row,
@@ -51,9 +62,10 @@ from prefixgym.envs.cluster.step_time import (
     decode_base_ticks,
     decode_leap_ticks,
     longest_decode_leap,
+    scale_cost,
     step_ticks,
 )
-from prefixgym.envs.jit import kernel
+from prefixgym.envs.jit import cold_kernel, kernel
 
 _NO_STEP = np.iinfo(np.int64).max
 
@@ -62,7 +74,8 @@ _NO_STEP = np.iinfo(np.int64).max
 
 
 @kernel
-def _emit(c: ClusterArrays, e: int, q: int, kind: int, time: int) -> None:
+def emit(c: ClusterArrays, e: int, q: int, kind: int, time: int) -> None:
+    """Note what has happened to flight q, for the caller to take."""
     environment = c.environments[e]
     event = c.events[e, environment.num_events]
     event.time = time
@@ -79,7 +92,70 @@ def _end_flight(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
     computed = flight.prompt_tokens + flight.output_tokens - 1  # nothing is computed on the last
     publish_blocks(c, e, i, q, computed // tokens_per_block(c))
     release_blocks(c, e, i, q)
-    _emit(c, e, q, END, time)
+    if flight.gone:  # it was quicker than the news that nobody waits for it
+        flight.gone = 0
+        c.instances[e, i].leaving -= 1
+    emit(c, e, q, END, time)
+
+
+@cold_kernel
+def _drop_leaving(c: ClusterArrays, e: int, i: int, time: int) -> None:
+    """A step has ended: requests whose clients have gone meanwhile leave."""
+    status, instance = c.status[e, i], c.instances[e, i]
+    kept, decoding = 0, instance.decoding
+    for b in range(status.running):
+        q = c.running[e, i, b].flight
+        flight = c.flights[e, q]
+        if not flight.gone:
+            _move_entry(c, e, i, b, kept)
+            kept += 1
+            continue
+        if b < decoding:
+            computed = _computed(c, e, i, b)
+            instance.context -= computed
+            instance.decoding -= 1
+            publish_blocks(c, e, i, q, computed // tokens_per_block(c))
+        else:
+            status.prefilling_tokens -= flight.target - flight.computed
+        release_blocks(c, e, i, q)
+        _end_leaving(c, e, i, q, time)
+    status.running = kept
+    if instance.leaving > 0:  # some were preempted meanwhile
+        q = instance.waiting_head
+        while q != NONE:
+            following = c.flights[e, q].next
+            if c.flights[e, q].gone:
+                unqueue(c, e, i, q)
+                _end_leaving(c, e, i, q, time)
+            q = following
+
+
+@cold_kernel
+def _end_leaving(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
+    flight = c.flights[e, q]
+    flight.gone = 0
+    flight.status = CANCELLED
+    flight.end = time
+    c.instances[e, i].leaving -= 1
+    emit(c, e, q, END, time)
+
+
+@cold_kernel
+def unqueue(c: ClusterArrays, e: int, i: int, q: int) -> None:
+    """Take flight q out of instance i's queue."""
+    status, instance = c.status[e, i], c.instances[e, i]
+    before, other = NONE, instance.waiting_head
+    while other != q:
+        before, other = other, c.flights[e, other].next
+    following = c.flights[e, q].next
+    if before == NONE:
+        instance.waiting_head = following
+    else:
+        c.flights[e, before].next = following
+    if following == NONE:
+        instance.waiting_tail = before
+    status.waiting -= 1
+    status.waiting_tokens -= c.flights[e, q].expected
 
 
 @kernel
@@ -132,6 +208,7 @@ def _preempt_last(c: ClusterArrays, e: int, i: int) -> None:
     release_blocks(c, e, i, q)
     flight.computed = 0
     flight.target = flight.prompt_tokens + flight.generated
+    flight.place = QUEUED
     flight.next = instance.waiting_head
     instance.waiting_head = q
     if instance.waiting_tail == NONE:
@@ -222,8 +299,9 @@ def _admit(c: ClusterArrays, e: int, i: int, budget: int, time: int) -> int:
     publish_blocks(c, e, i, q, total // block_size)
     if flight.hit_tokens == NONE:
         flight.hit_tokens = hits * block_size
-        _emit(c, e, q, STARTED, time)
+        emit(c, e, q, STARTED, time)
     flight.computed = hits * block_size
+    flight.place = BATCHED
     instance.waiting_head = flight.next
     if instance.waiting_head == NONE:
         instance.waiting_tail = NONE
@@ -241,6 +319,9 @@ def _start_step(c: ClusterArrays, e: int, i: int, time: int) -> None:
     """Compose the next step at `time` and find when the instance needs attention again."""
     status, instance, settings = c.status[e, i], c.instances[e, i], settings_row(c, e)
     limits, cost = c.limits[settings, i], c.cost[settings, i]
+    if instance.factor != instance.next_factor:
+        instance.factor = instance.next_factor
+        scale_cost(c.nominal[settings, i], instance.factor, cost)
     first = instance.decoding
     undisturbed = _keep_running(c, e, i)
     if undisturbed:
@@ -279,12 +360,12 @@ def _start_step(c: ClusterArrays, e: int, i: int, time: int) -> None:
         instance.leap_steps = min(
             instance.next_step - instance.steps,
             # After a preemption admission is tried again at the next step.
-            limits.longest_leap if undisturbed else 1,
+            limits.longest_leap if undisturbed and instance.leaving == 0 else 1,
             longest_decode_leap(cost, first, context),
         )
-        status.due = 2 * (time + _leap_ticks(c, e, i, instance.leap_steps))
+        status.due = 2 * (time + leap_ticks(c, e, i, instance.leap_steps))
         if instance.rated != first:
-            status.throughput = first / _leap_ticks(c, e, i, 1)
+            status.throughput = first / leap_ticks(c, e, i, 1)
             instance.rated = first
     else:
         status.mode = IDLE
@@ -294,7 +375,7 @@ def _start_step(c: ClusterArrays, e: int, i: int, time: int) -> None:
 
 
 @kernel
-def _leap_ticks(c: ClusterArrays, e: int, i: int, steps: int) -> int:
+def leap_ticks(c: ClusterArrays, e: int, i: int, steps: int) -> int:
     """Duration of the first `steps` steps of the leap in progress."""
     instance = c.instances[e, i]
     cost = c.cost[settings_row(c, e), i]
@@ -304,19 +385,26 @@ def _leap_ticks(c: ClusterArrays, e: int, i: int, steps: int) -> int:
 
 
 @kernel
-def _shorten_leap(c: ClusterArrays, e: int, i: int, time: int) -> None:
-    """End the leap with the first step that ends at or after `time`."""
+def shorten_leap(c: ClusterArrays, e: int, i: int, time: int) -> None:
+    """End the leap in progress with the first step that ends at or after `time`."""
+    instance = c.instances[e, i]
+    instance.leap_steps = leap_steps_until(c, e, i, time)
+    c.status[e, i].due = 2 * (instance.leap_start + leap_ticks(c, e, i, instance.leap_steps))
+
+
+@kernel
+def leap_steps_until(c: ClusterArrays, e: int, i: int, time: int) -> int:
+    """How many steps of the leap in progress there are until one ends at or after `time`."""
     instance = c.instances[e, i]
     passed = time - instance.leap_start
     low, high = 0, instance.leap_steps  # `low` steps end before `time`, `high` do not
     while high - low > 1:
         middle = (low + high) // 2
-        if _leap_ticks(c, e, i, middle) < passed:
+        if leap_ticks(c, e, i, middle) < passed:
             low = middle
         else:
             high = middle
-    instance.leap_steps = high
-    c.status[e, i].due = 2 * (instance.leap_start + _leap_ticks(c, e, i, high))
+    return high
 
 
 @kernel
@@ -356,7 +444,7 @@ def _end_steps(c: ClusterArrays, e: int, i: int, time: int) -> None:
             flight.generated += 1
             if flight.first_token == NEVER:
                 flight.first_token = time
-                _emit(c, e, q, FIRST_TOKEN, time)
+                emit(c, e, q, FIRST_TOKEN, time)
             if flight.generated == flight.output_tokens:
                 _end_flight(c, e, i, q, time)
             else:
@@ -364,6 +452,8 @@ def _end_steps(c: ClusterArrays, e: int, i: int, time: int) -> None:
                 _start_decoding(c, e, i, kept)
                 kept += 1
         status.running = kept
+    if instance.leaving > 0:
+        _drop_leaving(c, e, i, time)
 
 
 @kernel
@@ -404,6 +494,7 @@ def next_due(c: ClusterArrays, e: int) -> int:
 def process_event(c: ClusterArrays, e: int, i: int) -> None:
     """Let the next event of instance i happen; what clients see of it is appended to `events`."""
     time = c.status[e, i].due // 2
+    c.instances[e, i].stamp = c.status[e, i].due
     sum_integrals(c, e, i, time)
     if c.status[e, i].mode == READY:
         _start_step(c, e, i, time)
@@ -432,12 +523,36 @@ def return_flight(c: ClusterArrays, e: int, q: int) -> None:
     environment.in_flight -= 1
 
 
+@cold_kernel
+def fail_attempt(c: ClusterArrays, e: int, q: int, time: int) -> None:
+    """The connection of flight q has broken."""
+    flight = c.flights[e, q]
+    flight.status = FAILED
+    flight.end = time
+    flight.gone = 0
+    emit(c, e, q, END, time)
+
+
+@cold_kernel
+def hang(c: ClusterArrays, e: int, i: int, q: int) -> None:
+    """Flight q waits for an answer of instance i, which is lost."""
+    instance, flight = c.instances[e, i], c.flights[e, q]
+    flight.place = HANGING
+    flight.next = NONE
+    if instance.limbo_tail == NONE:
+        instance.limbo_head = q
+    else:
+        c.flights[e, instance.limbo_tail].next = q
+    instance.limbo_tail = q
+
+
 @kernel
 def enqueue(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
     """Flight q (arrival, lengths, blocks and row are set) joins the queue of instance i at `time`.
     `expected` is what the router thinks that the instance will have to compute.
 
-    A request that could never fit into the instance's memory is rejected at once.
+    A request that could never fit into the instance's memory is rejected at once. An instance that
+    is down refuses it; on one that is lost it hangs.
     """
     status, instance, flight = c.status[e, i], c.instances[e, i], c.flights[e, q]
     block_size = tokens_per_block(c)
@@ -451,13 +566,20 @@ def enqueue(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
     flight.published = 0
     flight.instance = i
     flight.next = NONE
-    flight.rejected = 0
+    flight.status = FINISHED
+    flight.place = QUEUED
+    if instance.phase == DOWN:
+        fail_attempt(c, e, q, time)
+        return
+    if instance.phase == LOST:
+        hang(c, e, i, q)
+        return
     most = flight.prompt_tokens + flight.output_tokens - 1
     if (most + block_size - 1) // block_size > c.limits[settings_row(c, e), i].num_blocks:
-        flight.rejected = 1
+        flight.status = REJECTED
         flight.hit_tokens = 0
         flight.end = time
-        _emit(c, e, q, END, time)
+        emit(c, e, q, END, time)
         return
     sum_integrals(c, e, i, time)
     was_blocked = status.waiting > 0
@@ -473,32 +595,49 @@ def enqueue(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
         status.due = 2 * time + 1
     elif status.mode == DECODE_LEAP and not was_blocked:
         # Behind a blocked request nothing is admitted before the leap's end anyway.
-        _shorten_leap(c, e, i, time)
+        shorten_leap(c, e, i, time)
+
+
+@kernel
+def forget_work(c: ClusterArrays, e: int, i: int) -> None:
+    """Instance i has neither batch nor queue, and nothing in its memory."""
+    status, instance = c.status[e, i], c.instances[e, i]
+    status.due = NEVER_DUE
+    status.running = 0
+    status.waiting = 0
+    status.free_blocks = c.limits[settings_row(c, e), i].num_blocks
+    status.mode = IDLE
+    status.waiting_tokens = 0
+    status.prefilling_tokens = 0
+    status.throughput = 0.0
+    instance.context = 0
+    instance.rated = NONE
+    instance.next_step = _NO_STEP
+    instance.decoding = 0
+    instance.waiting_head = NONE
+    instance.waiting_tail = NONE
+    instance.leaving = 0
 
 
 @kernel
 def reset_cluster(c: ClusterArrays, e: int) -> None:
     """Empty caches, no requests, time zero."""
     for i in range(c.status.shape[1]):
-        status, instance = c.status[e, i], c.instances[e, i]
+        instance = c.instances[e, i]
         num_blocks = c.limits[settings_row(c, e), i].num_blocks
-        status.due = NEVER_DUE
-        status.running = 0
-        status.waiting = 0
-        status.free_blocks = num_blocks
-        status.mode = IDLE
-        status.waiting_tokens = 0
-        status.prefilling_tokens = 0
-        status.throughput = 0.0
-        instance.context = 0
-        instance.rated = NONE
+        forget_work(c, e, i)
         instance.steps = 0
-        instance.next_step = _NO_STEP
         instance.leap_steps = 0
-        instance.decoding = 0
-        instance.waiting_head = NONE
-        instance.waiting_tail = NONE
-        instance.num_changes = 0
+        instance.phase = SERVING
+        instance.limbo_head = NONE
+        instance.limbo_tail = NONE
+        instance.epoch = 0
+        instance.stamp = 0
+        instance.factor = 1.0
+        instance.next_factor = 1.0
+        if c.cost.shape[0] > 1:  # an earlier episode may have left it slow
+            scale_cost(c.nominal[settings_row(c, e), i], 1.0, c.cost[settings_row(c, e), i])
+        reset_journal(c.journals, e, i)
         instance.changed_at = 0
         instance.running_ticks = 0.0
         instance.waiting_ticks = 0.0

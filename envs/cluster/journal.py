@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from prefixgym.envs.jit import Record, kernel
+
 STORED, REMOVED, CLEARED = range(3)
 """A block can be found from now on; it can no more; none can."""
 
@@ -36,3 +38,37 @@ class Journals(NamedTuple):
     ends: NDArray[np.int64]  # [E, N]: records ever written
     silent: NDArray[np.int32]  # [E, N]: 1 while nothing is sent: down, or its publisher is dead
     slots: NDArray[np.void]  # [E, N, C], with a field `key`: ids of the blocks cached now, or -1
+
+
+def new_journals(slots: NDArray[np.void], num_records: int) -> Journals:
+    """Empty journals of instances with these `slots`; with 0 records none is kept."""
+    num_envs, num_instances = slots.shape[:2]
+    return Journals(
+        np.zeros((num_envs, num_instances, num_records), JOURNAL),
+        np.zeros((num_envs, num_instances), np.int64),
+        np.zeros((num_envs, num_instances), np.int32),
+        slots,
+    )
+
+
+@kernel
+def note_change(
+    j: Journals, e: int, i: int, instance: Record, kind: int, key: int, parent: int
+) -> None:
+    """`instance`, number i, has just stored or removed block `key`, or all blocks."""
+    if j.records.shape[2] == 0:
+        return
+    record = j.records[e, i, j.ends[e, i] % j.records.shape[2]]
+    record.stamp = instance.stamp
+    record.key = key
+    record.parent = parent
+    record.epoch = instance.epoch
+    record.kind = kind
+    j.ends[e, i] += 1
+
+
+@kernel
+def reset_journal(j: Journals, e: int, i: int) -> None:
+    """Nothing has happened yet."""
+    j.ends[e, i] = 0
+    j.silent[e, i] = 0

@@ -7,6 +7,7 @@ from prefixgym.envs.cluster.block_cache import (
     remove_from_lru,
 )
 from prefixgym.envs.cluster.block_index import add_holder, remove_holder
+from prefixgym.envs.cluster.journal import REMOVED, STORED, note_change
 from prefixgym.envs.cluster.state import NONE, ClusterArrays
 from prefixgym.envs.jit import kernel
 
@@ -15,15 +16,6 @@ from prefixgym.envs.jit import kernel
 def tokens_per_block(c: ClusterArrays) -> int:
     """Tokens in a block, the same on all instances."""
     return c.limits[0, 0].block_size
-
-
-@kernel
-def _note_change(c: ClusterArrays, e: int, i: int, key: int) -> None:
-    """Remember that instance i stored or evicted block `key` since its last report."""
-    count = c.instances[e, i].num_changes
-    if count < c.changes.shape[2]:
-        c.changes[e, i, count] = key
-    c.instances[e, i].num_changes = min(count + 1, c.changes.shape[2] + 1)
 
 
 @kernel
@@ -36,7 +28,7 @@ def take_block(c: ClusterArrays, e: int, i: int, q: int) -> None:
     if key != NONE:
         erase_slot(slots, c.slot_table[e, i], slot)
         remove_holder(c, e, key, i)
-        _note_change(c, e, i, key)
+        note_change(c.journals, e, i, instance, REMOVED, key, NONE)
     slots[slot].users = 1
     flight = c.flights[e, q]
     c.flight_slots[e, q, flight.num_slots] = slot
@@ -53,7 +45,8 @@ def publish_blocks(c: ClusterArrays, e: int, i: int, q: int, full_blocks: int) -
         key = c.flight_blocks[e, q, j]
         if add_holder(c, e, key, i):
             insert_slot(slots, c.slot_table[e, i], c.flight_slots[e, q, j], key)
-            _note_change(c, e, i, key)
+            before = c.flight_blocks[e, q, j - 1] if j > 0 else NONE
+            note_change(c.journals, e, i, c.instances[e, i], STORED, key, before)
     flight.published = max(flight.published, last)
 
 

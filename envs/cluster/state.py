@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.clock import NEVER
+from prefixgym.envs.cluster.journal import Journals, new_journals
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.memory import zeros_together
@@ -23,6 +24,16 @@ NONE = -1
 
 # What an instance does until its next event.
 IDLE, READY, MIXED_STEP, DECODE_LEAP = range(4)
+
+# Whether it is there: DOWN is known to everybody, LOST to nobody who has not found out.
+SERVING, DRAINING, DOWN, LOST = range(4)
+
+# Where a flight is: at the router; in an engine's queue or batch; sent to an instance that is lost;
+# failed, and to be sent again by its client.
+HELD, QUEUED, BATCHED, HANGING, AWAY = range(5)
+
+# How a flight ends.
+FINISHED, REJECTED, FAILED, CANCELLED = range(4)
 
 STATUS = np.dtype(
     [
@@ -61,10 +72,14 @@ INSTANCE = np.dtype(
         ("waiting_tail", np.int32),
         ("lru_head", np.int32),  # slots without users, linked; the head is evicted first
         ("lru_tail", np.int32),
-        (
-            "num_changes",
-            np.int32,
-        ),  # cache changes since the last report; past the journal's size: lost
+        ("phase", np.int32),  # SERVING, DRAINING, DOWN or LOST
+        ("leaving", np.int32),  # requests in the batch, or just put back, whose client is gone
+        ("limbo_head", np.int32),  # flights that hang on a lost instance, linked by FLIGHT.next
+        ("limbo_tail", np.int32),
+        ("epoch", np.int32),  # how often it went down
+        ("stamp", np.int64),  # of the event in progress, see JOURNAL
+        ("factor", np.float64),  # on the durations of steps, as in `cost`
+        ("next_factor", np.float64),  # the same from the next step on
         # totals since the episode's start
         ("changed_at", np.int64),  # ticks up to which the two integrals below are summed
         ("running_ticks", np.float64),  # ∫ running requests dt
@@ -92,12 +107,11 @@ HOLDERS = np.dtype(
     [
         ("key", np.int64),
         ("held", np.uint64),
-        ("reported", np.uint64),
         ("chain", np.int64),  # next entry under the same table position, or next unused entry
     ],
     align=True,
 )
-"""A block and the instances (bits) that hold it, and that last reported to hold it."""
+"""A block and the instances (bits) that hold it."""
 
 RUNNING = np.dtype(
     [
@@ -112,7 +126,8 @@ RUNNING = np.dtype(
 FLIGHT = np.dtype(
     [
         ("arrival", np.int64),
-        ("first_token", np.int64),  # ticks, NEVER before it
+        ("first_token", np.int64),  # ticks, NEVER before it; of the last attempt
+        ("serial", np.int64),  # which request of the episode has this record
         ("end", np.int64),
         ("prompt_tokens", np.int32),
         ("output_tokens", np.int32),
@@ -128,7 +143,11 @@ FLIGHT = np.dtype(
         ("row", np.int32),  # of the tape
         ("decision", np.int32),  # number within the episode of the decision that sent it here
         ("next", np.int32),  # in a waiting queue or in the list of unused records
-        ("rejected", np.int32),
+        ("status", np.int32),  # how it ends: FINISHED, REJECTED, FAILED or CANCELLED
+        ("place", np.int32),  # HELD, QUEUED, BATCHED, HANGING or AWAY
+        ("attempt", np.int32),  # how often it was sent before
+        ("replica", np.int32),  # the router that sent it
+        ("gone", np.int32),  # 1 if its client has gone and the engine has yet to drop it
     ],
     align=True,
 )
@@ -147,7 +166,7 @@ ENVIRONMENT = np.dtype(
 STARTED, FIRST_TOKEN, END = range(3)
 
 EVENT = np.dtype([("time", np.int64), ("flight", np.int32), ("kind", np.int32)], align=True)
-"""What happens to a request: first admission to the batch, first token, end."""
+"""What happens to a request: first admission to the batch, first token, end of the attempt."""
 
 LIMITS = np.dtype(
     [
@@ -165,6 +184,7 @@ class ClusterArrays(NamedTuple):
     """All arrays that the cluster's kernels work on. E environments, N instances."""
 
     cost: NDArray[np.void]  # STEP_COST [1, N], shared by all environments, or [E, N]
+    nominal: NDArray[np.void]  # the same of instances at their full speed
     limits: NDArray[np.void]  # LIMITS [1, N] or [E, N], like `cost`
     status: NDArray[np.void]  # STATUS [E, N]
     instances: NDArray[np.void]  # INSTANCE [E, N]
@@ -172,7 +192,7 @@ class ClusterArrays(NamedTuple):
     slot_table: NDArray[np.int32]  # [E, N, T]: hash table block id -> first slot of its chain
     holders: NDArray[np.void]  # HOLDERS [E, H], in no order
     holders_table: NDArray[np.int32]  # [E, X]: hash table block id -> first entry of its chain
-    changes: NDArray[np.int64]  # [E, N, J]: ids stored or evicted since the last report
+    journals: Journals  # what the caches stored and removed
     running: NDArray[np.void]  # RUNNING [E, N, S], in order of admission
     environments: NDArray[np.void]  # ENVIRONMENT [E]
     flights: NDArray[np.void]  # FLIGHT [E, Q]
@@ -194,6 +214,7 @@ def allocate(
     journal: int = 0,
     longest_leap: int = np.iinfo(np.int32).max,
     own_instances: bool = False,
+    changing_speed: bool = False,
 ) -> ClusterArrays:
     """Arrays for `num_envs` clusters; `reset` (engine) must run before their first use.
 
@@ -202,10 +223,11 @@ def allocate(
         num_envs: E.
         num_flights: Q, the most requests in flight at once.
         blocks_per_flight: B, the most blocks that one request's prompt and output take.
-        journal: J, cache changes an instance remembers between two reports; 0 if it need not.
+        journal: J, cache changes that an instance remembers; 0 if it need not.
         longest_leap: decode steps taken at once.
         own_instances: environments may be given instances of their own, see `set_instances`; none
             may have more blocks than `spec` says.
+        changing_speed: instances may become slower.
 
     Raises:
         ValueError: more instances than `MAX_INSTANCES`.
@@ -223,8 +245,7 @@ def allocate(
     limits["longest_leap"] = longest_leap
     limits["block_size"] = spec.block_size
     grid = (num_envs, num_instances)
-    # Stale reports can keep as many ids again as are held.
-    known_blocks = sum(blocks) * (2 if journal else 1)
+    held_blocks = sum(blocks)
     arrays = zeros_together(
         {
             "status": (grid, STATUS),
@@ -233,19 +254,21 @@ def allocate(
             "running": ((*grid, int(limits["max_sequences"].max())), RUNNING),
             "slots": ((*grid, max(blocks)), SLOT),
             "slot_table": ((*grid, _power_of_two(2 * max(blocks))), np.int32),
-            "holders": ((num_envs, known_blocks), HOLDERS),
-            "holders_table": ((num_envs, _power_of_two(2 * known_blocks)), np.int32),
-            "changes": ((*grid, journal), np.int64),
+            "holders": ((num_envs, held_blocks), HOLDERS),
+            "holders_table": ((num_envs, _power_of_two(2 * held_blocks)), np.int32),
         }
     )
     cost = [
         instance.profile.step_cost(count * spec.block_size)
         for instance, count in zip(spec.instances, blocks, strict=True)
     ]
-    rows = num_envs if own_instances else 1
+    rows = num_envs if own_instances or changing_speed else 1
+    nominal = np.tile(np.array(cost), (rows, 1))
     return ClusterArrays(
-        cost=np.tile(np.array(cost), (rows, 1)),
+        cost=nominal.copy() if changing_speed else nominal,
+        nominal=nominal,
         limits=np.tile(limits, (rows, 1)),
+        journals=new_journals(arrays["slots"], journal),
         **arrays,
         **_flight_arrays(num_envs, num_flights, blocks_per_flight),
     )
@@ -263,6 +286,7 @@ def set_instances(
         num_blocks: blocks of KV cache [N], at most what was allocated; 0 where there is none.
     """
     arrays.cost[env] = cost
+    arrays.nominal[env] = cost
     arrays.limits["num_blocks"][env] = num_blocks
 
 

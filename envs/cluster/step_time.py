@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from prefixgym.envs.clock import TICKS_PER_MS
-from prefixgym.envs.jit import kernel
+from prefixgym.envs.jit import cold_kernel, kernel
 
 COMPACT = 0
 POLYNOMIAL = 1
@@ -235,6 +235,27 @@ def decode_leap_ticks(
     per_square = cost.d2 / (cost.kv_capacity * cost.kv_capacity)
     ms = steps * (cost.h0 + cost.h1 * sequences + cost.d0)
     return int(np.rint((ms + per_token * context_sum + per_square * squares) * TICKS_PER_MS))
+
+
+@cold_kernel
+def scale_cost(nominal: StepCost, factor: float, cost: StepCost) -> None:
+    """Make `cost` that of an instance whose steps take `factor` times as long as nominally."""
+    cost.h0 = nominal.h0 * factor
+    cost.h1 = nominal.h1 * factor
+    for part in range(2):
+        cost.t0[part] = nominal.t0[part] * factor
+        cost.a[part] = nominal.a[part] * factor
+        cost.b[part] = nominal.b[part] * factor
+        cost.t_experts[part] = nominal.t_experts[part] * factor
+    for k in range(len(TABLE_TOKENS)):
+        cost.table[k] = nominal.table[k] * factor
+    cost.p0 = nominal.p0 * factor
+    cost.p1 = nominal.p1 * factor
+    cost.p2 = nominal.p2 * factor
+    cost.d0 = nominal.d0 * factor
+    cost.d1 = nominal.d1 * factor
+    cost.d2 = nominal.d2 * factor
+    cost.decode_slope = int(np.rint(nominal.decode_slope * factor))
 
 
 @kernel

@@ -8,8 +8,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.envs.cluster.state import NONE, settings_row
-from prefixgym.envs.decisions import FINISHED
+from prefixgym.envs.cluster.state import FINISHED, NONE, settings_row
 from prefixgym.envs.rendering.frame import (
     NOTHING,
     RECENT,

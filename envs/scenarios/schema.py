@@ -34,12 +34,15 @@ from prefixgym.envs.workload.tape import Tape, Workload
 
 
 class Setup(NamedTuple):
-    """A scenario at one load: the arguments of `Simulation`."""
+    """A scenario at one load: arguments of `Simulation`, by name (`**setup._asdict()`)."""
 
     cluster: ClusterSpec
     workload: Workload
     slos: tuple[Slo, ...]
     knowledge: Knowledge
+    faults: tuple[Fault, ...]
+    autoscaler: Autoscaler | None
+    clients: Clients
 
 
 class _Section(BaseModel):
@@ -247,6 +250,9 @@ class Scenario(_Section):
             workload=self.build_workload(rate),
             slos=self.slos,
             knowledge=self.knowledge,
+            faults=self.faults,
+            autoscaler=self.autoscaler,
+            clients=self.clients,
         )
 
     def build_workload(self, rate: float) -> Workload:

@@ -23,13 +23,16 @@ REQUEST_VIEW = np.dtype(
         ("slo_tpot", np.float64),  # s per token
         ("index", np.int64),  # decision number within the episode, from 0
         ("slot", np.int64),  # its number in `View.events` while in flight; reused after its end
+        ("attempt", np.int64),  # how often its client has sent it before, in vain
+        ("replica", np.int64),  # which of the routers side by side it has reached
     ],
     align=True,
 )
 
 INSTANCE_VIEW = np.dtype(
     [
-        ("available", np.int64),  # 1 if the router may send this request here, else 0
+        # 1 if the router may send this request here; 0 if it believes that the instance is down
+        ("available", np.int64),
         # cache index, as of the last report that arrived
         ("hit_tokens", np.int64),  # leading prompt tokens cached there, < prompt_tokens
         (
@@ -57,17 +60,18 @@ INSTANCE_VIEW = np.dtype(
     align=True,
 )
 
-DISPATCHED, STARTED, FIRST_TOKEN, ENDED = range(4)
+DISPATCHED, STARTED, FIRST_TOKEN, ENDED, FAILED, CANCELLED = range(6)
 """What a router hears of a request that it routed: it left the router (at once, unless it was
 held), the engine admitted it into its batch (telemetry, so known at the next poll, and never if it
-ended before), it has answered, it is over."""
+ended before), it has answered, it is over: by itself, because its instance is down, or because its
+client has gone. Of a failed one it hears again, as of a new request, if its client tries again."""
 
 EVENT_VIEW = np.dtype(
     [
         ("time", np.float64),  # s, when the router heard of it
         ("slot", np.int32),  # `slot` of the request when it was routed
         ("instance", np.int32),
-        ("kind", np.int32),  # DISPATCHED, STARTED, FIRST_TOKEN or ENDED
+        ("kind", np.int32),  # DISPATCHED, STARTED, FIRST_TOKEN, ENDED, FAILED or CANCELLED
     ],
     align=True,
 )
@@ -107,6 +111,9 @@ class View:
         holds: HOLD records, shape [E, N]; the one thing here that a router may write. Zeros at an
             episode's start: nothing is held.
         num_slots: requests have slots 0 … num_slots - 1; may grow, never shrinks.
+
+    With several routers side by side everything is as the one knows it that the request has
+    reached (`requests["replica"]`), and its events are those since its own last decision.
 
     The arrays are overwritten by the next decision; copy what must last. An environment whose
     episode is over goes on showing its last decision, without events; what is decided there has no
