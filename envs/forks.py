@@ -4,6 +4,8 @@ A fork is exact: it holds everything that decides what comes next, the requests 
 that the same decisions lead to the same bits as in the original.
 """
 
+from typing import Any, TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +15,8 @@ from prefixgym.envs.lent import Lent
 from prefixgym.envs.simulation import Simulation
 
 Bytes = NDArray[np.uint8]
+
+T = TypeVar("T", bound=Any)
 
 
 @kernel
@@ -68,6 +72,9 @@ class Forks:
             origin.slos,
             origin.knowledge,
             origin.num_envs * copies,
+            faults=origin.faults,
+            autoscaler=origin.autoscaler,
+            clients=origin.clients,
             record=record,
             threads=threads,
             credit=credit,
@@ -81,13 +88,11 @@ class Forks:
         def repeated(rows: NDArray[np.void]) -> NDArray[np.void]:
             return np.repeat(rows, copies, axis=0)
 
-        cluster = forks.arrays.cluster
-        if len(arrays.cluster.cost) > 1:  # environments have instances of their own
-            cluster = cluster._replace(
-                cost=repeated(arrays.cluster.cost), limits=repeated(arrays.cluster.limits)
-            )
-        else:
-            cluster = cluster._replace(cost=arrays.cluster.cost, limits=arrays.cluster.limits)
+        cluster, theirs = forks.arrays.cluster, arrays.cluster
+        copied = repeated if len(theirs.cost) == len(arrays.episodes) else np.copy
+        nominal = copied(theirs.nominal)
+        cost = nominal if theirs.cost is theirs.nominal else copied(theirs.cost)
+        cluster = cluster._replace(cost=cost, nominal=nominal, limits=copied(theirs.limits))
         num_outcomes = arrays.tapes.shape[1] if forks.record else 0
         forks.arrays = forks.arrays._replace(
             cluster=cluster,
@@ -106,8 +111,8 @@ class Forks:
         self._match_room(decisions)
         sources, targets = [], []
         for source, target in self._changing():
-            sources.append(_bytes(source))
-            targets.append(_bytes(target))
+            sources.append(_bytes(source, self._origin.num_envs))
+            targets.append(_bytes(target, self.simulation.num_envs))
         self.simulation.run(_copy_rows, tuple(sources), tuple(targets), chosen)
         self.simulation.arrays.episodes["done"][~chosen] = 1
 
@@ -116,7 +121,7 @@ class Forks:
         self.simulation.arrays.episodes["closed"] = 1
 
     def _match_room(self, decisions: int) -> None:
-        """Give origin and forks equal room for flights, so that rows have equal sizes."""
+        """Give origin and forks equal room, so that rows have equal sizes."""
         rooms = [s.arrays.cluster.flight_blocks.shape[1:] for s in (self._origin, self.simulation)]
         flights, blocks = np.max(rooms, axis=0).tolist()
         most = int(self._origin.arrays.cluster.environments["in_flight"].max())
@@ -124,23 +129,56 @@ class Forks:
             flights = 2 * (most + decisions)
         for simulation in (self._origin, self.simulation):
             simulation.reserve(flights, blocks)
+        forks = self.simulation.arrays
+        knowledge = forks.knowledge._replace(
+            known=_with_room_of(
+                self._origin.arrays.knowledge.known, forks.knowledge.known, self.copies
+            )
+        )
+        self.simulation.arrays = forks._replace(knowledge=knowledge)
 
-    def _changing(self) -> list[tuple[NDArray[np.void], NDArray[np.void]]]:
+    def _changing(self) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         """The arrays of origin and forks that decisions change, rewards and outcomes apart."""
         origin, forks = self._origin.arrays, self.simulation.arrays
-        pairs = [(origin.episodes, forks.episodes)]
+        pairs: list[tuple[NDArray[Any], NDArray[Any]]] = [(origin.episodes, forks.episodes)]
         if origin.pending.shape[1] > 0:  # `waits_for` counts down
             pairs += [(origin.pending, forks.pending), (origin.tapes, forks.tapes)]
-        for part, fixed in (("cluster", ("cost", "limits")), ("knowledge", ("intervals",))):
-            source, target = getattr(origin, part), getattr(forks, part)
-            pairs += [
-                (getattr(source, name), getattr(target, name))
-                for name in source._fields
-                if name not in fixed
-            ]
-        return [pair for pair in pairs if pair[0].size > 0]
+        for part in ("cluster", "knowledge", "timers"):
+            pairs += _pairs(getattr(origin, part), getattr(forks, part))
+        different = {id(source): (source, target) for source, target in pairs if source.size > 0}
+        return list(different.values())
 
 
-def _bytes(rows: NDArray[np.void]) -> Bytes:
-    """The same memory, uint8 [rows, bytes of a row]."""
-    return rows.reshape(len(rows), -1).view(np.uint8)
+_FIXED = frozenset(
+    ("nominal", "limits", "settings", "shares", "config", "faults", "autoscaler", "clients")
+)
+"""What stays the same throughout an episode."""
+
+
+def _pairs(source: Any, target: Any) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    """The arrays in a (nested) tuple that decisions change, each with that of the other tuple."""
+    pairs = []
+    for name in source._fields:
+        mine, others = getattr(source, name), getattr(target, name)
+        if isinstance(mine, tuple):
+            pairs += _pairs(mine, others)
+        elif name not in _FIXED and not (name == "cost" and mine is source.nominal):
+            pairs.append((mine, others))
+    return pairs
+
+
+def _with_room_of(source: T, target: T, copies: int) -> T:
+    """`target`, a nested tuple of arrays, or one whose rows are as large as those of `source`."""
+    arrays: dict[str, Any] = {}
+    for name in source._fields:
+        mine, others = getattr(source, name), getattr(target, name)
+        if isinstance(mine, tuple):
+            arrays[name] = _with_room_of(mine, others, copies)
+        elif mine.shape[1:] != others.shape[1:]:
+            arrays[name] = np.zeros((len(mine) * copies, *mine.shape[1:]), mine.dtype)
+    return target._replace(**arrays)
+
+
+def _bytes(rows: NDArray[Any], num_envs: int) -> Bytes:
+    """The same memory, uint8 [E, bytes of an environment]."""
+    return rows.reshape(num_envs, -1).view(np.uint8)

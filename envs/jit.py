@@ -92,7 +92,7 @@ def _cache_folder(path: Path) -> Path:
     return folder
 
 
-class _Entry(CPUDispatcher):  # type: ignore[misc]
+class _Entry(CPUDispatcher):
     """A compiled function for Python's calls; kernels that name it call another one, `inner`."""
 
     inner: Any
@@ -139,7 +139,8 @@ def _dispatcher(function: Callable[..., Any], folder: Path, **options: bool) -> 
     previous = config.CACHE_DIR
     config.CACHE_DIR = str(folder)
     try:
-        return numba.njit(cache=True, nogil=True, error_model="numpy", **options)(function)
+        settings: Any = {"cache": True, "nogil": True, "error_model": "numpy", **options}
+        return numba.njit(**settings)(function)
     finally:
         config.CACHE_DIR = previous
 

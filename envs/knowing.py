@@ -36,12 +36,12 @@ def know_range(lent: Lent, first: int, last: int) -> int:
             replicas = 1
         for k in range(replicas):
             w = index_row(v, e, k if episode.halted else episode.replica)
-            bring_up_to_date(s.cluster.journals, v.index, e, w, time, until)
+            bring_up_to_date(s.cluster.journals, v.known, e, w, time, until)
         if v.unpresented[e]:
             v.unpresented[e] = 0
             w = index_row(v, e, episode.replica)
             blocks = reusable_blocks(s.cluster, v, e)
-            depths(v.index.beliefs, w, v.block_ids[e], blocks, v.depths[e])
+            depths(v.known.beliefs, w, v.block_ids[e], blocks, v.depths[e])
             fill_in(s.cluster, v, e)
     return 0
 
@@ -55,4 +55,4 @@ def _forget_down(s: SimulationArrays, e: int) -> None:
         for i in range(v.forgotten.shape[1]):
             if v.forgotten[w, i]:
                 v.forgotten[w, i] = 0
-                forget_instance(v.index, index_row(v, e, replica), i)
+                forget_instance(v.known, index_row(v, e, replica), i)

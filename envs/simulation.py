@@ -353,10 +353,10 @@ class Simulation:
             self.run(incident_range)
 
     def _make_room_for_beliefs(self) -> None:
-        index = self.arrays.knowledge.index
+        index = self.arrays.knowledge.known
         larger = with_room(index, self.arrays.knowledge.block_ids.shape[1])
         if larger is not index:
-            knowledge = self.arrays.knowledge._replace(index=larger)
+            knowledge = self.arrays.knowledge._replace(known=larger)
             self.arrays = self.arrays._replace(knowledge=knowledge)
 
     @property

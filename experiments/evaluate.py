@@ -94,7 +94,9 @@ def play(
 ) -> None:
     """Let `router` route whole episodes, one a seed, until every request has ended."""
     begin(simulation, router, cluster, seeds)
-    plan = router.plan(int(simulation.arrays.episodes["num_requests"].max()))
+    plan = None
+    if simulation.can_play_plans:
+        plan = router.plan(int(simulation.arrays.episodes["num_requests"].max()))
     if plan is not None:
         simulation.play(plan)
         return

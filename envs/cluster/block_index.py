@@ -73,7 +73,7 @@ def remove_holder(c: ClusterArrays, e: int, key: int, instance: int) -> None:
 
 
 @kernel
-def _note_depth(instances: np.uint64, depth: int, depths: NDArray[np.int64]) -> None:
+def note_depth(instances: np.uint64, depth: int, depths: NDArray[np.int64]) -> None:
     """depths[i] = depth for every bit i of `instances`."""
     i = 0
     while instances != 0:
@@ -98,11 +98,11 @@ def prefix_depths(
         having = np.uint64(0)
         if entry != NONE:
             having = c.holders[e, entry].held
-        _note_depth(alive & ~having, j, depths)
+        note_depth(alive & ~having, j, depths)
         alive &= having
         if alive == 0:
             return
-    _note_depth(alive, num_blocks, depths)
+    note_depth(alive, num_blocks, depths)
 
 
 @kernel

@@ -321,7 +321,8 @@ def grow_flights(arrays: ClusterArrays, num_flights: int, blocks_per_flight: int
         flights["next"][:, old_flights:-1] = np.arange(old_flights + 1, num_flights)
         flights["next"][:, -1] = arrays.environments["free_flight"]
         arrays.environments["free_flight"] = old_flights
-    return arrays._replace(**grown)
+    replaced: dict[str, Any] = grown
+    return arrays._replace(**replaced)
 
 
 NEVER_DUE = 2 * (NEVER // 2)

@@ -8,7 +8,7 @@ one replica the two are the same memory.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from prefixgym.envs.clock import to_ticks
 from prefixgym.envs.cluster.spec import ClusterSpec
@@ -107,7 +107,7 @@ class ViewArrays(NamedTuple):
     board: NDArray[np.void]  # LEDGER [W, N]
     next_sync: NDArray[np.int64]  # [E], ticks
     keys: NDArray[np.uint64]  # [W], of random draws
-    index: IndexArrays
+    known: IndexArrays  # its index of cached blocks
     forgotten: NDArray[np.int32]  # [W, N]: 1 if the index has yet to forget the instance
     unpresented: NDArray[np.int32]  # [E]: 1 if the index has yet to be asked about the request
     # What is shown at a decision: `instances`, `events`, `num_events` and `holds` of its replica.
@@ -155,13 +155,13 @@ def allocate(
     shares = np.array(replicas.shares or [1.0] * replicas.count)
     num_instances, num_routers = len(cluster.instances), num_envs * replicas.count
     grid = (num_routers, num_instances)
-    own = {
+    own: dict[str, tuple[tuple[int, ...], DTypeLike]] = {
         "instances": (grid, INSTANCE_VIEW),
         "events": ((num_routers, 5 * num_flights), EVENT_VIEW),
         "num_events": ((num_routers,), np.int64),
         "holds": (grid, HOLD),
     }
-    rest = {
+    rest: dict[str, tuple[tuple[int, ...], DTypeLike]] = {
         "requests": ((num_envs,), REQUEST_VIEW),
         "sources": (grid, SOURCE),
         "depths": ((num_envs, num_instances), np.int64),
@@ -185,7 +185,7 @@ def allocate(
     return ViewArrays(
         settings=settings,
         shares=np.cumsum(shares) / shares.sum(),
-        index=index_arrays.allocate(
+        known=index_arrays.allocate(
             knowledge.index,
             num_envs,
             1 if replicas.shared_index else replicas.count,

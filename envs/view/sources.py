@@ -27,7 +27,7 @@ def journal_size(knowledge: Knowledge, cluster: ClusterSpec) -> int:
 def note_sent(v: ViewArrays, e: int, replica: int, i: int, num_blocks: int, time: int) -> None:
     """A router sends the current request to instance i."""
     if v.settings[0].indexed:
-        note_own(v.index, index_row(v, e, replica), i, v.block_ids[e], num_blocks, time)
+        note_own(v.known, index_row(v, e, replica), i, v.block_ids[e], num_blocks, time)
 
 
 @cold_kernel
@@ -39,4 +39,4 @@ def reset_sources(v: ViewArrays, e: int) -> None:
     rows = 1 if settings.shared_index else settings.replicas
     for row in range(rows):
         w = e * rows + row
-        reset(v.index, w, v.keys[e * settings.replicas + row])
+        reset(v.known, w, v.keys[e * settings.replicas + row])

@@ -12,7 +12,7 @@ before them in a prompt.
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.envs.cluster.block_index import _note_depth
+from prefixgym.envs.cluster.block_index import note_depth
 from prefixgym.envs.jit import cold_kernel, kernel
 from prefixgym.envs.view import recency
 from prefixgym.envs.view.id_table import NONE, find, find_or_add, remove
@@ -181,8 +181,8 @@ def depths(
         having = np.uint64(0)
         if entry != NONE:
             having = b.entries[w, entry].known | b.entries[w, entry].own
-        _note_depth(alive & ~having, j, out)
+        note_depth(alive & ~having, j, out)
         alive &= having
         if alive == 0:
             return
-    _note_depth(alive, num_blocks, out)
+    note_depth(alive, num_blocks, out)
