@@ -487,6 +487,15 @@ class Simulation:
             totals[name] = instances[name]
         return totals
 
+    @property
+    def control(self) -> NDArray[np.void]:
+        """What each router's index has cost so far: CONTROL records (`view.index.arrays`) [E, R].
+
+        With a shared index R is 1. All zero if the index is the truth.
+        """
+        control: NDArray[np.void] = self.arrays.knowledge.known.control
+        return control.reshape(self.num_envs, -1)
+
     def close(self) -> None:
         """Stop the threads; the next step would start new ones."""
         if self._pool is not None:

@@ -47,7 +47,7 @@ def _stream(router: Router, setup: Setup, trace: StreamedTrace, seed: int) -> Ep
             assert actions is not None
             return actions
 
-        if router.plan(0) is not None:
+        if simulation.can_play_plans and router.plan(0) is not None:
             episode.play(plan)
         while not episode.done:
             episode.step(router.route(simulation.view))
