@@ -128,6 +128,15 @@ class Probabilistic(Router):
         self._scored.commit(view, chosen)
         return chosen
 
+    def overhear(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+    ) -> None:
+        """The other router may remember them."""
+        self._scored.overhear(requests, block_ids, chosen)
+
 
 @kernel
 def _shares(

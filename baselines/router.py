@@ -14,6 +14,9 @@ from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.rng import stream_key
 from prefixgym.envs.view.view import View
 
+NOWHERE = -1
+"""In place of an instance: the request of this environment has gone to none."""
+
 ROUTER_STREAM = 100
 """The stream of an environment's seed that its router draws from; workloads use lower ones."""
 
@@ -54,6 +57,24 @@ class Router:
     def route(self, view: View) -> NDArray[np.int64]:
         """The chosen instance for each environment's request, shape [E]."""
         raise NotImplementedError
+
+    def overhear(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+    ) -> None:
+        """Other routers of the deployment have sent requests to instances: remember that, too.
+
+        Called between decisions, see `prefixgym.baselines.replicated`. What a router remembers of
+        its own choices it remembers of these, but not what it counts until a request's end, of
+        which it will not hear. The default is to remember nothing.
+
+        Args:
+            requests: REQUEST_VIEW records as they were then, shape [E].
+            block_ids: their prompts, [E, B] as in `View`.
+            chosen: where they went, [E]; NOWHERE: nothing is to be told in this environment.
+        """
 
     def plan(self, num_requests: int, first: int = 0) -> NDArray[np.int64] | None:
         """Decisions first, first + 1, … of an episode at once, shape [E, num_requests].

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from prefixgym.baselines.references.reference import Reference
+from prefixgym.baselines.replicated import side_by_side
 from prefixgym.baselines.router import Router, make_router
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.scenarios.schema import Scenario
@@ -93,22 +94,27 @@ def play(
     simulation: Simulation, router: Router, cluster: ClusterSpec, seeds: Sequence[int]
 ) -> None:
     """Let `router` route whole episodes, one a seed, until every request has ended."""
-    begin(simulation, router, cluster, seeds)
+    decider = begin(simulation, router, cluster, seeds)
     plan = None
     if simulation.can_play_plans:
-        plan = router.plan(int(simulation.arrays.episodes["num_requests"].max()))
+        plan = decider.plan(int(simulation.arrays.episodes["num_requests"].max()))
     if plan is not None:
         simulation.play(plan)
         return
     while not simulation.done.all():
-        simulation.step(router.route(simulation.view))
+        simulation.step(decider.route(simulation.view))
 
 
 def begin(
     simulation: Simulation, router: Router, cluster: ClusterSpec, seeds: Sequence[int]
-) -> None:
-    """Simulation and router at the first decision of their episodes, one a seed."""
+) -> Router:
+    """Simulation and router at the first decision of their episodes, one a seed.
+
+    Returns who decides: `router`, or several of it where the scenario has several.
+    """
     simulation.reset(seeds)
     if isinstance(router, Reference):
         router.watch(simulation)
-    router.reset(cluster, seeds)
+    decider = side_by_side(router, simulation.knowledge.replicas)
+    decider.reset(cluster, seeds)
+    return decider

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from prefixgym.baselines.replicated import side_by_side
 from prefixgym.baselines.router import Router
 from prefixgym.envs.scenarios.schema import Scenario, Setup
 from prefixgym.envs.simulation import Simulation
@@ -40,15 +41,16 @@ def _stream(router: Router, setup: Setup, trace: StreamedTrace, seed: int) -> Ep
             on_end(len(outcomes))
 
         episode = StreamedEpisode(simulation, trace.chunks(seed), take)
-        router.reset(setup.cluster, [seed])
+        decider = side_by_side(router, setup.knowledge.replicas)
+        decider.reset(setup.cluster, [seed])
 
         def plan(count: int, first: int) -> NDArray[np.int64]:
-            actions = router.plan(count, first)
+            actions = decider.plan(count, first)
             assert actions is not None
             return actions
 
-        if simulation.can_play_plans and router.plan(0) is not None:
+        if simulation.can_play_plans and decider.plan(0) is not None:
             episode.play(plan)
         while not episode.done:
-            episode.step(router.route(simulation.view))
+            episode.step(decider.route(simulation.view))
     return tally.metrics(simulation.instance_totals[0])

@@ -76,13 +76,13 @@ class Episode:
         simulation = Simulation(**setup._asdict(), record=True)
         title = f"{self.router.name} on {self.scenario.name} at {self.rate:g} requests/s"
         spectator = Spectator(simulation, title)
-        begin(simulation, self.router, setup.cluster, [self.seed])
+        decider = begin(simulation, self.router, setup.cluster, [self.seed])
         for k in itertools.count(-self.skip):
             if simulation.done[0]:
                 break
             if k == self.steps:
                 return
-            actions = self.router.route(simulation.view)
+            actions = decider.route(simulation.view)
             spectator.note(actions)
             if k >= 0 and k % self.every == 0:
                 yield spectator.frame(0)

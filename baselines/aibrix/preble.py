@@ -20,9 +20,9 @@ from prefixgym.baselines.choosing import candidates, first_least, random_least
 from prefixgym.baselines.prefill_time import attention_ms, linear_ms
 from prefixgym.baselines.prefix_tree import ROOT, PrefixTree, insert, prefix_tree, remove_leaf
 from prefixgym.baselines.prefix_tree import with_room as tree_with_room
-from prefixgym.baselines.router import Router, register, router_keys
+from prefixgym.baselines.router import NOWHERE, Router, register, router_keys
 from prefixgym.envs.cluster.spec import ClusterSpec
-from prefixgym.envs.jit import kernel
+from prefixgym.envs.jit import Record, kernel
 from prefixgym.envs.memory import widened
 from prefixgym.envs.view.id_table import NONE
 from prefixgym.envs.view.recency import (
@@ -177,6 +177,16 @@ class PrefixCachePreble(Router):
         )
         return chosen
 
+    def overhear(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+    ) -> None:
+        """Into the tree and the window with them."""
+        self._make_room(block_ids.shape[1])
+        _overhear(self._state, self._model, requests, block_ids, chosen)
+
     def _make_room(self, num_ids: int) -> None:
         state = self._state
         tree = tree_with_room(state.tree, num_ids)
@@ -218,9 +228,7 @@ def _preble(
         now = request["time"]
         _forget_old(s, model, e, math.floor(now / model.interval) * model.interval)
 
-        prompt = block_ids[e, : request["num_blocks"]]
-        tokens = min(len(prompt) * model.block_size, request["prompt_tokens"])
-        matched, leaf = _enter(s, model, e, prompt, tokens, now)
+        matched, leaf, tokens = _enter(s, model, e, request, block_ids[e])
         for pod in range(num_pods):
             values[pod] = instances[e, pod]["requests"]
         num_picks = candidates(instances[e], picks)
@@ -252,10 +260,30 @@ def _preble(
 
 
 @kernel
+def _overhear(
+    s: _State,
+    model: _Model,
+    requests: NDArray[np.void],
+    block_ids: NDArray[np.int64],
+    chosen: NDArray[np.int64],
+) -> None:
+    for e in range(len(chosen)):
+        if chosen[e] != NOWHERE:
+            _, leaf, _ = _enter(s, model, e, requests[e], block_ids[e])
+            _send(s, model, e, leaf, chosen[e], requests[e]["time"])
+
+
+@kernel
 def _enter(
-    s: _State, model: _Model, e: int, prompt: NDArray[np.int64], tokens: int, now: float
-) -> tuple[int, int]:
-    """Put a prompt into the tree: the blocks that were there, and the node in which it ends."""
+    s: _State, model: _Model, e: int, request: Record, ids: NDArray[np.int64]
+) -> tuple[int, int, int]:
+    """Put a prompt into the tree.
+
+    Returns:
+        The blocks that were there, the node in which it ends, and its tokens.
+    """
+    prompt, now = ids[: request["num_blocks"]], request["time"]
+    tokens = min(len(prompt) * model.block_size, request["prompt_tokens"])
     matched, leaf, lower, upper = insert(s.tree, e, prompt, tokens, model.block_size)
     if upper != NONE:
         _clear(s, e, upper)
@@ -269,7 +297,7 @@ def _enter(
         s.stats[e, node]["used"] = now
         touch(s.order, e, 0, node)
         node = s.tree.nodes[e, node]["parent"]
-    return matched, leaf
+    return matched, leaf, tokens
 
 
 @kernel

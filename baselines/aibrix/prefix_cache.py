@@ -23,7 +23,7 @@ from prefixgym.baselines.aibrix.prefix_table import (
     with_room,
 )
 from prefixgym.baselines.choosing import candidates, random_least
-from prefixgym.baselines.router import Router, register, router_keys
+from prefixgym.baselines.router import NOWHERE, Router, register, router_keys
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.view.view import View
@@ -64,6 +64,16 @@ class PrefixTableRouter(Router):
             self.chars_per_token,
             cluster.block_size,
         )
+
+    def overhear(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+    ) -> None:
+        """Into the table with them."""
+        self._table = with_room(self._table, block_ids.shape[1], self._size)
+        _overhear(self._table, self._size, requests, block_ids, chosen)
 
 
 @register
@@ -134,6 +144,21 @@ class PrefixCacheChart(PrefixCache):
     prefix_cache_block_size: int = 128
     pod_running_request_imbalance_abs_count: int = 16
     standard_deviation_factor: int = 2
+
+
+@kernel
+def _overhear(
+    table: PrefixTable,
+    size: TableSize,
+    requests: NDArray[np.void],
+    block_ids: NDArray[np.int64],
+    chosen: NDArray[np.int64],
+) -> None:
+    for e in range(len(chosen)):
+        if chosen[e] != NOWHERE:
+            request = requests[e]
+            prompt = block_ids[e, : request["num_blocks"]]
+            put(table, size, e, prompt, request["prompt_tokens"], chosen[e], request["time"])
 
 
 @kernel

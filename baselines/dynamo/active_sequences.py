@@ -3,12 +3,12 @@
 Source: `routers_flexlb_dynamo_preble_mooncake.md` §2.4; read in ai-dynamo/dynamo
 `lib/kv-router/src/sequences` and checked with ai-dynamo-runtime 1.6.1.
 
-A request is booked at its selection and freed when it ends. Until its first token it counts with
-the prompt tokens that were not cached when it was booked, at full value; a first token that is
-never seen counts as seen at the end. Its full blocks count from booking to end, so in the prefill
-phase too; blocks that live requests of one worker share count once. A partial last block is not
-tracked. The real tracker also drops bookings that nobody frees (3600 s in one version, 5 minutes in
-the docs); here every request ends.
+A request is booked at its selection and freed when it ends: finished, failed or cancelled. Until
+its first token it counts with the prompt tokens that were not cached when it was booked, at full
+value; a first token that is never seen counts as seen at the end. Its full blocks count from
+booking to end, so in the prefill phase too; blocks that live requests of one worker share count
+once. A partial last block is not tracked. A booking whose end is never told (dynamo#10331, here
+`clients.leak`) stays; the real tracker drops it after 3600 s in one version, 5 minutes in the docs.
 """
 
 import numpy as np
@@ -108,14 +108,14 @@ def _hear(
     for e in range(len(num_events)):
         for k in range(num_events[e]):
             event = events[e, k]
-            if event["kind"] != FIRST_TOKEN and event["kind"] != ENDED:
+            if event["kind"] < FIRST_TOKEN:
                 continue
             booking = bookings[e, event["slot"]]
             i = booking["worker"]
             worker = workers[e, i]
             worker["prefill_tokens"] -= booking["prefill_tokens"]
             booking["prefill_tokens"] = 0
-            if event["kind"] == ENDED:
+            if event["kind"] >= ENDED:
                 worker["requests"] -= 1
                 run = booking["last"]
                 while run != NONE:

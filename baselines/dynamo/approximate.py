@@ -23,7 +23,7 @@ from prefixgym.baselines.dynamo.run_tree import (
     with_room,
 )
 from prefixgym.baselines.full_blocks import full_blocks
-from prefixgym.baselines.router import register
+from prefixgym.baselines.router import NOWHERE, register
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.view.view import View
@@ -101,13 +101,22 @@ class DynamoApproximate(Dynamo):
     def commit(self, view: View, chosen: NDArray[np.int64]) -> None:
         """Book the requests, and believe that their prompts are cached."""
         super().commit(view, chosen)
-        self._index = with_room(self._index, view.block_ids.shape[1])
+        self.overhear(view.requests, view.block_ids, chosen)
+
+    def overhear(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+    ) -> None:
+        """Believe that their prompts are cached as well."""
+        self._index = with_room(self._index, block_ids.shape[1])
         if (self._next - self._first).max() == self._decisions.shape[1]:
             # A decision is at its number modulo the capacity; doubled, it is there, too.
             self._decisions = np.hstack([self._decisions, self._decisions])
         _insert(
-            view.requests,
-            view.block_ids,
+            requests,
+            block_ids,
             chosen,
             self._block_size,
             self.router_max_tree_size,
@@ -198,7 +207,7 @@ def _insert(
 ) -> None:
     for e in range(len(chosen)):
         i, full = chosen[e], full_blocks(requests[e], block_size)
-        if i == index.numbers.shape[2] or full == 0:
+        if i == index.numbers.shape[2] or i == NOWHERE or full == 0:
             continue
         number = after_last[e]
         run = insert(index, e, block_ids[e, :full])

@@ -9,10 +9,11 @@ that are left.
 
 What differs from FlexLB: a request counts as done with its first token, which is when a prefill
 worker is done with it; the value is not memoised for 2 ms; nothing is evicted for not having been
-seen for 300 s, as nothing is ever lost here. What a batch took, to learn from, is the longest time
-of its members from start to first token. FlexLB has it from the engine's clock; here the start is
-when the router could know of it, late by up to the scenario's telemetry_interval, and a prefill
-that is over by then tells nothing.
+seen for 300 s: a request whose end is never told (`clients.leak`) stays until its slot is used
+again. What a batch took, to learn from, is the longest time of its members from start to first
+token, unless one of them failed or was cancelled before it. FlexLB has it from the engine's clock;
+here the start is when the router could know of it, late by up to the scenario's
+`knowledge.telemetry.interval`, and a prefill that is over by then tells nothing.
 
 Source: `routers_flexlb_dynamo_preble_mooncake.md` §0, §1.4; FlexLB `PrefillEndpoint`,
 `BatchInflight`.

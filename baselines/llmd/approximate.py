@@ -3,6 +3,7 @@
 Source: `routers_sglang_vllm_aibrix_llmd.md` §4.2.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,17 +14,20 @@ from prefixgym.baselines.llmd.approximate_prefix import (
     ApproximatePrefix,
     add,
     approximate_prefix,
+    forget,
     match_tokens,
     with_room,
 )
 from prefixgym.baselines.llmd.weighted import LlmdPrecise
-from prefixgym.baselines.router import register
+from prefixgym.baselines.router import NOWHERE, register
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.view.view import View
 
 _BLOCK_SIZE_TOKENS = 64
 """What the index is held to, whatever the configuration says."""
+
+_SWEEP_INTERVAL = 120.0  # s
 
 
 @register
@@ -70,6 +74,12 @@ class LlmdApproximate(LlmdPrecise):
         self._block_size = block_size
         self._most_blocks = max(1, self.max_prefix_tokens_to_match // block_size)
         self._index = approximate_prefix(len(seeds), capacity)
+        self._next_sweep = np.full(len(seeds), _SWEEP_INTERVAL)
+
+    def hear(self, view: View) -> None:
+        """Every two minutes, which pods are not there any more."""
+        super().hear(view)
+        _forget_absent(self._index, view.requests, view.instances, self._next_sweep)
 
     def matched_tokens(self, view: View) -> NDArray[np.int64]:
         """Tokens of the blocks that were sent to each pod before."""
@@ -86,9 +96,34 @@ class LlmdApproximate(LlmdPrecise):
     def commit(self, view: View, chosen: NDArray[np.int64]) -> None:
         """The prompt's blocks are on their way."""
         super().commit(view, chosen)
-        block_ids = view.block_ids[:, : self._most_blocks]
+        self.overhear(view.requests, view.block_ids, chosen)
+
+    def overhear(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+    ) -> None:
+        """Their blocks are on their way as well."""
+        block_ids = block_ids[:, : self._most_blocks]
         self._index = with_room(self._index, block_ids.shape[1])
-        _add(self._index, view.requests, block_ids, chosen)
+        _add(self._index, requests, block_ids, chosen)
+
+
+@kernel
+def _forget_absent(
+    index: ApproximatePrefix,
+    requests: NDArray[np.void],
+    instances: NDArray[np.void],
+    next_sweep: NDArray[np.float64],
+) -> None:
+    for e in range(len(requests)):
+        now = requests[e]["time"]
+        if now >= next_sweep[e]:
+            next_sweep[e] = (math.floor(now / _SWEEP_INTERVAL) + 1) * _SWEEP_INTERVAL
+            for pod in range(instances.shape[1]):
+                if instances[e, pod]["available"] == 0:
+                    forget(index, e, pod)
 
 
 @kernel
@@ -114,5 +149,7 @@ def _add(
     chosen: NDArray[np.int64],
 ) -> None:
     for e in range(len(chosen)):
+        if chosen[e] == NOWHERE:
+            continue
         prompt = block_ids[e, : min(requests[e]["num_blocks"], block_ids.shape[1])]
         add(index, e, prompt, chosen[e], requests[e]["time"])

@@ -6,8 +6,10 @@ the rest. A pod is counted for every block that it has, as long as any pod has i
 lacks an earlier one. An entry counts from the next moment on: the real router adds them while it
 sends, so equal prompts that arrive together do not see each other.
 
+Pods that are not there are forgotten, every two minutes.
+
 (Left out: a prompt with more blocks than a pod's LRU holds leaves entries behind in the real index
-that nothing removes, and pods that disappear are forgotten every two minutes.)
+that nothing removes.)
 
 Source: `routers_sglang_vllm_aibrix_llmd.md` §4.2; read in llm-d-router
 `pkg/epp/framework/plugins/requestcontrol/dataproducer/approximateprefix/indexer.go` at 8998b3a5.
@@ -107,10 +109,21 @@ def add(index: ApproximatePrefix, e: int, prompt: NDArray[np.int64], pod: int, n
             index.num_pods[e, entry] += 1
             index.since[e, entry, pod] = now
         touch(index.order, e, pod, entry)
-        ends = index.order.ends[e, pod]
-        if ends["size"] > index.capacity[pod]:
-            oldest = ends["oldest"]
-            drop(index.order, e, pod, oldest)
-            index.num_pods[e, oldest] -= 1
-            if index.num_pods[e, oldest] == 0:
-                remove(index.ids, e, oldest)
+        if index.order.ends[e, pod]["size"] > index.capacity[pod]:
+            _drop_oldest(index, e, pod)
+
+
+@kernel
+def forget(index: ApproximatePrefix, e: int, pod: int) -> None:
+    """All that the pod was sent."""
+    while index.order.ends[e, pod]["size"] > 0:
+        _drop_oldest(index, e, pod)
+
+
+@kernel
+def _drop_oldest(index: ApproximatePrefix, e: int, pod: int) -> None:
+    oldest = index.order.ends[e, pod]["oldest"]
+    drop(index.order, e, pod, oldest)
+    index.num_pods[e, oldest] -= 1
+    if index.num_pods[e, oldest] == 0:
+        remove(index.ids, e, oldest)

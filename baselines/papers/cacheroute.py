@@ -19,9 +19,9 @@ from prefixgym.baselines.papers.recent_keys import (
     recent_keys,
     with_room,
 )
-from prefixgym.baselines.router import Router, register, router_keys
+from prefixgym.baselines.router import NOWHERE, Router, register, router_keys
 from prefixgym.envs.cluster.spec import ClusterSpec
-from prefixgym.envs.jit import kernel
+from prefixgym.envs.jit import Record, kernel
 from prefixgym.envs.view.id_table import NONE
 from prefixgym.envs.view.view import View
 
@@ -109,6 +109,24 @@ class CacheRoute(Router):
         )
         return chosen
 
+    def overhear(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+    ) -> None:
+        """Their keys are popular, too."""
+        self._recent = with_room(self._recent)
+        _overhear(
+            requests,
+            block_ids,
+            self._recent,
+            self._started,
+            self._block_size,
+            self.prefix_blocks,
+            chosen,
+        )
+
 
 @kernel
 def _cacheroute(
@@ -142,13 +160,7 @@ def _cacheroute(
                 num_planned[e] = _plan(
                     recent, e, elapsed, q_cap, picks, count, planned[e], homes[e]
                 )
-        key[0] = NO_KEY
-        if full_blocks(request, block_size) >= prefix_blocks:
-            key[0] = block_ids[e, prefix_blocks - 1]
-        enter(recent, e, key, int(key[0] != NO_KEY))
-        newest = (recent.head[e] + recent.length[e] - 1) % started.shape[1]
-        started[e, newest] = now
-
+        _note(recent, started, e, request, block_ids[e], block_size, prefix_blocks, key)
         chosen[e] = -1
         place = 0
         while place < num_planned[e] and planned[e, place] != key[0]:
@@ -165,6 +177,42 @@ def _cacheroute(
             first, second = draw_two(seeds[e], request["index"], picks, count)
             fewer = instances[e, second]["requests"] < instances[e, first]["requests"]
             chosen[e] = second if fewer else first
+
+
+@kernel
+def _note(
+    recent: RecentKeys,
+    started: NDArray[np.float64],
+    e: int,
+    request: Record,
+    ids: NDArray[np.int64],
+    block_size: int,
+    prefix_blocks: int,
+    key: NDArray[np.int64],
+) -> None:
+    """Put a request into the window; its key, or NO_KEY, is written to `key`, shape [1]."""
+    key[0] = NO_KEY
+    if full_blocks(request, block_size) >= prefix_blocks:
+        key[0] = ids[prefix_blocks - 1]
+    enter(recent, e, key, int(key[0] != NO_KEY))
+    newest = (recent.head[e] + recent.length[e] - 1) % started.shape[1]
+    started[e, newest] = request["time"]
+
+
+@kernel
+def _overhear(
+    requests: NDArray[np.void],
+    block_ids: NDArray[np.int64],
+    recent: RecentKeys,
+    started: NDArray[np.float64],
+    block_size: int,
+    prefix_blocks: int,
+    chosen: NDArray[np.int64],
+) -> None:
+    key = np.empty(1, np.int64)
+    for e in range(len(chosen)):
+        if chosen[e] != NOWHERE:
+            _note(recent, started, e, requests[e], block_ids[e], block_size, prefix_blocks, key)
 
 
 @kernel

@@ -66,7 +66,7 @@ def _hear(
                 flight["decoding"] = 1
                 load["requests"] += 1
                 load["prompt_tokens"] += flight["prompt_tokens"]
-            elif event["kind"] == ENDED:
+            elif event["kind"] >= ENDED:  # finished, failed or cancelled
                 if flight["decoding"]:
                     load["requests"] -= 1
                     load["prompt_tokens"] -= flight["prompt_tokens"]

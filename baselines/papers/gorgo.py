@@ -131,9 +131,18 @@ class _Gorgo(ScoredRouter):
     def commit(self, view: View, chosen: NDArray[np.int64]) -> None:
         """Put the prompts into the trie under their instances."""
         _forget_absent(view.instances, self._history.arrays)
-        self._history.remember(view, chosen)
+        self._history.remember(view.requests, view.block_ids, self._block_size, chosen)
         if self.auto_tune:
             self._tuner.book(view)
+
+    def overhear(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+    ) -> None:
+        """Into the trie with them."""
+        self._history.remember(requests, block_ids, self._block_size, chosen)
 
 
 @register

@@ -22,11 +22,12 @@ from prefixgym.baselines.papers.preble_memory import (
     memory,
     place,
     queueing_doubled,
+    send,
     with_room,
 )
 from prefixgym.baselines.prefill_time import PREFILL_MODELS, prefill_ms
 from prefixgym.baselines.prefix_tree import ROOT
-from prefixgym.baselines.router import Router, register
+from prefixgym.baselines.router import NOWHERE, Router, register
 from prefixgym.envs.clock import TICKS_PER_SECOND
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.cluster.step_time import STEP_COST, prefill_ticks
@@ -160,6 +161,16 @@ class Preble(Router):
         )
         return chosen
 
+    def overhear(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+    ) -> None:
+        """Into the tree and the window with them; how long they wait and decode, nobody tells."""
+        self._memory = with_room(self._memory, block_ids.shape[1], 0, 0)
+        _overhear(self._memory, self._rule, self._costs, requests, block_ids, chosen)
+
 
 @kernel
 def _prefill_ns(rule: _Rule, costs: _Costs, gpu: int, new_tokens: int, context: int) -> int:
@@ -233,6 +244,30 @@ def _e2(
         prefill = _prefill_ns(rule, costs, choice, missed, prompt_tokens)
         place(m, e, choice, leaf, by, request["slot"], prefill, now)
         chosen[e] = choice
+
+
+@kernel
+def _overhear(
+    m: Memory,
+    rule: _Rule,
+    costs: _Costs,
+    requests: NDArray[np.void],
+    block_ids: NDArray[np.int64],
+    chosen: NDArray[np.int64],
+) -> None:
+    cached, gpu = np.empty(m.tokens.shape[1], np.int64), np.empty(1, np.int64)
+    for e in range(len(chosen)):
+        if chosen[e] == NOWHERE:
+            continue
+        request = requests[e]
+        prompt_tokens = request["prompt_tokens"]
+        prompt = block_ids[e, : request["num_blocks"]]
+        tokens = min(len(prompt) * rule.block_size, prompt_tokens)
+        leaf, known = enter(m, e, prompt, tokens, rule.block_size)
+        gpu[0] = chosen[e]
+        held, _ = _look_up(m, e, known, gpu, 1, cached)
+        prefill = _prefill_ns(rule, costs, gpu[0], prompt_tokens - held, prompt_tokens)
+        send(m, e, gpu[0], leaf, prefill, request["time"])
 
 
 @kernel

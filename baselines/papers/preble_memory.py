@@ -152,11 +152,11 @@ def hear(m: Memory, e: int, events: NDArray[np.void], num_events: int) -> None:
             # The reference passes from the flight to the log.
             flight["node"] = NONE
             flight["first_token"] = event["time"]
-        elif event["kind"] == ENDED:
+        elif event["kind"] >= ENDED:
             if flight["node"] != NONE:  # without an answer
                 _release(m, e, flight["node"])
                 flight["node"] = NONE
-            else:
+            elif event["kind"] == ENDED:  # a failed or cancelled one has not decoded to its end
                 decode = round((event["time"] - flight["first_token"]) * NS)
                 append(m.decodes, e, event["time"], decode, event["instance"], NONE)
                 m.decode_sum[e] += decode
@@ -232,6 +232,18 @@ def place(
     m: Memory, e: int, gpu: int, leaf: int, by: int, slot: int, prefill: int, now: float
 ) -> None:
     """A request whose prompt ends in `leaf` goes to `gpu`, for the sake of node `by`."""
+    flight = m.flights[e, slot]
+    flight["node"] = by
+    flight["sent"] = now
+    flight["prefill"] = prefill
+    flight["first_token"] = np.nan
+    m.stats[e, by]["references"] += 1
+    send(m, e, gpu, leaf, prefill, now)
+
+
+@kernel
+def send(m: Memory, e: int, gpu: int, leaf: int, prefill: int, now: float) -> None:
+    """What a request whose prompt ends in `leaf` does to `gpu`, whoever is told of its end."""
     node = leaf
     while node != ROOT:  # from the leaf up, so that a node is never older than its children
         if not contains(m.cached, e, gpu, node):
@@ -244,13 +256,7 @@ def place(
     m.prefill[e, gpu] += prefill
     m.num_requests[e, gpu] += 1
     m.sent[e] += 1
-    flight = m.flights[e, slot]
-    flight["node"] = by
-    flight["sent"] = now
-    flight["prefill"] = prefill
-    flight["first_token"] = np.nan
     m.stats[e, leaf]["references"] += 1
-    m.stats[e, by]["references"] += 1
     while m.tokens[e, gpu] > m.capacity[gpu]:
         oldest = m.cached.ends[e, gpu]["oldest"]
         m.tokens[e, gpu] -= m.tree.nodes[e, oldest]["tokens"]

@@ -24,7 +24,8 @@ class OracleGreedy(Reference):
     """The instance where this request fares best if nothing else arrives.
 
     Best: least max(TTFT / objective, TPOT / objective) above 1, that is, in time if possible; among
-    those in time the least TTFT; the first among equals.
+    those in time the least TTFT; the first among equals. Where the request fails, it is never
+    answered: that its client may send it again is not looked at either.
     """
 
     name = "oracle_greedy"
@@ -40,7 +41,8 @@ class OracleGreedy(Reference):
         """Where the request's own outcome is best."""
         num_envs, num_instances = view.instances.shape
         running = np.repeat(~self.watched.done, num_instances)
-        self._forks.take(running & view.available.ravel())
+        taken = running & view.available.ravel()
+        self._forks.take(taken)
         forks = self._forks.simulation
         ended = forks.num_ended.copy()
         self._forks.close()
@@ -48,13 +50,16 @@ class OracleGreedy(Reference):
         late = np.full(num_envs * num_instances, np.inf)
         ttft = np.full(num_envs * num_instances, np.inf)
         rows = np.repeat(self.watched.arrays.episodes["row"], num_instances)
-        for k in np.flatnonzero(running & view.available.ravel()).tolist():
+        for k in np.flatnonzero(taken).tolist():
             outcomes = forks.outcomes(k)[ended[k] :]
-            (own,) = outcomes[outcomes["row"] == rows[k]]
+            own_outcomes = outcomes[outcomes["row"] == rows[k]]
+            if len(own_outcomes) == 0:
+                continue
+            (own,) = own_outcomes
             ttft[k] = own["ttft"] if np.isfinite(own["ttft"]) else np.inf
             request = view.requests[k // num_instances]
             worst = max(ttft[k] / request["slo_ttft"], own["tpot"] / request["slo_tpot"])
             late[k] = 0.0 if own["good"] else worst
         shape = (num_envs, num_instances)
-        order = np.lexsort((ttft.reshape(shape), late.reshape(shape)), axis=1)
+        order = np.lexsort((ttft.reshape(shape), late.reshape(shape), ~view.available), axis=1)
         return order[:, 0].astype(np.int64)

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.router import register
+from prefixgym.baselines.router import NOWHERE, register
 from prefixgym.baselines.scored import ScoredRouter, Ties
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
@@ -110,7 +110,7 @@ class Bucket(ScoredRouter):
         """Characters in the window where they are out of balance; else 0 in range, 1 outside."""
         scores = np.empty(view.instances.shape)
         _scores(
-            self._prompt_chars(view),
+            self._prompt_chars(view.requests),
             self._chars,
             self._ends,
             self.balance_abs_threshold,
@@ -121,13 +121,22 @@ class Bucket(ScoredRouter):
 
     def commit(self, view: View, chosen: NDArray[np.int64]) -> None:
         """Put the request in the window, take what is too old out."""
+        self.overhear(view.requests, view.block_ids, chosen)
+
+    def overhear(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+    ) -> None:
+        """Put them in the window as well."""
         capacity = self._window.shape[1]
         if self._length.max() == capacity:
             # Unrolled twice, every ring buffer is intact from its head on.
             self._window = np.hstack([self._window, self._window])
         _send(
-            view.requests["time"],
-            self._prompt_chars(view),
+            requests["time"],
+            self._prompt_chars(requests),
             chosen,
             float(self.bucket_adjust_interval_secs),
             self._window,
@@ -136,8 +145,8 @@ class Bucket(ScoredRouter):
             self._chars,
         )
 
-    def _prompt_chars(self, view: View) -> NDArray[np.int64]:
-        return (view.requests["prompt_tokens"] * self.chars_per_token).astype(np.int64)
+    def _prompt_chars(self, requests: NDArray[np.void]) -> NDArray[np.int64]:
+        return (requests["prompt_tokens"] * self.chars_per_token).astype(np.int64)
 
 
 _SENT = np.dtype([("time", np.float64), ("chars", np.int64), ("instance", np.int64)], align=True)
@@ -178,6 +187,8 @@ def _send(
 ) -> None:
     capacity = window.shape[1]
     for e in range(len(now)):
+        if chosen[e] == NOWHERE:
+            continue
         window_chars[e, chosen[e]] += prompt_chars[e]
         while length[e] > 0 and now[e] - window[e, head[e]]["time"] > period:
             old = window[e, head[e]]

@@ -119,6 +119,16 @@ class CacheAware(Router):
         )
         return chosen
 
+    def overhear(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+    ) -> None:
+        """Into the history with them, unless there is none."""
+        if self.has_tree:
+            self._history.remember(requests, block_ids, self._block_size, chosen)
+
 
 @register
 @dataclass

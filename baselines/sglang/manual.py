@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.router import register
+from prefixgym.baselines.router import NOWHERE, register
 from prefixgym.baselines.scored import ScoredRouter, Ties
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import Record, kernel
@@ -98,9 +98,7 @@ class Manual(ScoredRouter):
 
     def scores(self, view: View) -> NDArray[np.float64]:
         """0 for the key's instance and inf for the others; by mode where it has none."""
-        most = int(view.requests["session"].max())
-        if most >= self._sessions.shape[1]:
-            self._sessions = widened(self._sessions, max(most + 1, 2 * self._sessions.shape[1]))
+        self._make_room(view.requests)
         scores = np.empty(view.instances.shape)
         _scores(
             view.requests,
@@ -119,6 +117,21 @@ class Manual(ScoredRouter):
         _remember(view.requests, chosen, self._sessions, self._interval, float(self.max_idle_secs))
         if self.assignment_mode == "min_group":
             _join(view.requests, chosen, self._flights, self._groups)
+
+    def overhear(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+    ) -> None:
+        """Remember their sessions' instances."""
+        self._make_room(requests)
+        _remember(requests, chosen, self._sessions, self._interval, float(self.max_idle_secs))
+
+    def _make_room(self, requests: NDArray[np.void]) -> None:
+        most = int(requests["session"].max())
+        if most >= self._sessions.shape[1]:
+            self._sessions = widened(self._sessions, max(most + 1, 2 * self._sessions.shape[1]))
 
 
 @kernel
@@ -174,6 +187,8 @@ def _remember(
     max_idle: float,
 ) -> None:
     for e in range(len(chosen)):
+        if chosen[e] == NOWHERE:
+            continue
         key = sessions[e, requests[e]["session"]]
         if _is_forgotten(key, requests[e]["time"], interval, max_idle):
             key["count"] = 0
@@ -222,7 +237,7 @@ def _leave(
 ) -> None:
     for e in range(len(num_events)):
         for k in range(num_events[e]):
-            if events[e, k]["kind"] == ENDED:
+            if events[e, k]["kind"] >= ENDED:  # finished, failed or cancelled
                 flight = flights[e, events[e, k]["slot"]]
                 flight["is_live"] = 0
                 if not _has_flight(flights[e], flight["session"], flight["instance"]):

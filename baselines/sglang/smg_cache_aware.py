@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from prefixgym.baselines.choosing import candidates, first_least, random_least
 from prefixgym.baselines.full_blocks import full_blocks
 from prefixgym.baselines.probabilistic import rendezvous, softmax
-from prefixgym.baselines.router import register, router_keys
+from prefixgym.baselines.router import NOWHERE, register, router_keys
 from prefixgym.baselines.sglang.gate import (
     GatedRouter,
     GateSettings,
@@ -22,7 +22,7 @@ from prefixgym.baselines.sglang.gate import (
     spills,
 )
 from prefixgym.envs.cluster.spec import ClusterSpec
-from prefixgym.envs.jit import kernel
+from prefixgym.envs.jit import Record, kernel
 from prefixgym.envs.rng import random_word
 from prefixgym.envs.view.history import History, HistoryArrays, insert, sent_blocks
 from prefixgym.envs.view.view import View
@@ -107,6 +107,16 @@ class SmgCacheAware(GatedRouter):
         )
         return chosen
 
+    def overhear(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+    ) -> None:
+        """Into the tree with them."""
+        self._history.reserve(block_ids.shape[1])
+        _overhear(requests, block_ids, self._history.arrays, self._block_size, chosen)
+
 
 @kernel
 def _choose(
@@ -149,9 +159,30 @@ def _choose(
                 choice = _best(rows, costs, picks, count, keys[e], request["index"])
             if spills(rows, choice, picks, count, settings):
                 choice = least
-        insert(h, e, prompt, len(prompt) * page, page, choice)
+        _remember(h, e, request, block_ids[e], page, choice)
         sent[e, choice] += 1
         chosen[e] = choice
+
+
+@kernel
+def _remember(
+    h: HistoryArrays, e: int, request: Record, ids: NDArray[np.int64], page: int, instance: int
+) -> None:
+    prompt = ids[: full_blocks(request, page)]
+    insert(h, e, prompt, len(prompt) * page, page, instance)
+
+
+@kernel
+def _overhear(
+    requests: NDArray[np.void],
+    block_ids: NDArray[np.int64],
+    h: HistoryArrays,
+    page: int,
+    chosen: NDArray[np.int64],
+) -> None:
+    for e in range(len(chosen)):
+        if chosen[e] != NOWHERE:
+            _remember(h, e, requests[e], block_ids[e], page, chosen[e])
 
 
 @kernel

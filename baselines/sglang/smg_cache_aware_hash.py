@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.baselines.choosing import candidates
-from prefixgym.baselines.router import register
+from prefixgym.baselines.router import NOWHERE, register
 from prefixgym.baselines.sglang.gate import (
     GatedRouter,
     GateSettings,
@@ -27,7 +27,6 @@ from prefixgym.envs.view.view import View
 
 _MOST_HOLDERS = 3
 _START_KEYS = 256
-_NOWHERE = -1
 
 HOLDER = np.dtype([("touched", np.float64), ("instance", np.int64)], align=True)
 """An instance that was sent a key, and when it last was (s); -inf where there is none."""
@@ -82,9 +81,7 @@ class SmgCacheAwareHash(GatedRouter):
 
     def route(self, view: View) -> NDArray[np.int64]:
         """A holder or the least loaded instance."""
-        while self._known.num_spare.min() < len(self._boundaries):
-            self._known = doubled(self._known)
-            self._holders = widened(self._holders, _MOST_HOLDERS * self._known.ids.shape[1])
+        self._make_room()
         chosen = np.empty(view.num_envs, np.int64)
         _choose(
             view.requests,
@@ -100,6 +97,29 @@ class SmgCacheAwareHash(GatedRouter):
             chosen,
         )
         return chosen
+
+    def overhear(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+    ) -> None:
+        """At every boundary within their prompts."""
+        self._make_room()
+        _overhear(
+            requests,
+            block_ids,
+            self._known,
+            self._holders,
+            self._boundaries,
+            self._block_size,
+            chosen,
+        )
+
+    def _make_room(self) -> None:
+        while self._known.num_spare.min() < len(self._boundaries):
+            self._known = doubled(self._known)
+            self._holders = widened(self._holders, _MOST_HOLDERS * self._known.ids.shape[1])
 
 
 @kernel
@@ -125,12 +145,12 @@ def _least_loaded_holder(
     count: int,
     oldest: float,
 ) -> int:
-    best = _NOWHERE
+    best = NOWHERE
     for k in range(count):
         i = picks[k]
         for h in range(_MOST_HOLDERS):
             holds = holders[h]["instance"] == i and holders[h]["touched"] >= oldest
-            if holds and (best == _NOWHERE or rows[i]["requests"] < rows[best]["requests"]):
+            if holds and (best == NOWHERE or rows[i]["requests"] < rows[best]["requests"]):
                 best = i
     return int(best)
 
@@ -147,6 +167,42 @@ def _touch(holders: NDArray[np.void], instance: int, now: float) -> None:
             stalest = h
     holders[stalest]["instance"] = instance
     holders[stalest]["touched"] = now
+
+
+@kernel
+def _remember(
+    known: IdTable,
+    holders: NDArray[np.void],
+    e: int,
+    request: Record,
+    ids: NDArray[np.int64],
+    boundaries: NDArray[np.int64],
+    page: int,
+    instance: int,
+) -> None:
+    for b in range(len(boundaries)):
+        key = _key(request, ids, boundaries, page, b)
+        if key != NONE:
+            entry, is_new = find_or_add(known, e, key)
+            first = _MOST_HOLDERS * entry
+            if is_new:
+                holders[e, first : first + _MOST_HOLDERS]["touched"][:] = -np.inf
+            _touch(holders[e, first : first + _MOST_HOLDERS], instance, request["time"])
+
+
+@kernel
+def _overhear(
+    requests: NDArray[np.void],
+    block_ids: NDArray[np.int64],
+    known: IdTable,
+    holders: NDArray[np.void],
+    boundaries: NDArray[np.int64],
+    page: int,
+    chosen: NDArray[np.int64],
+) -> None:
+    for e in range(len(chosen)):
+        if chosen[e] != NOWHERE:
+            _remember(known, holders, e, requests[e], block_ids[e], boundaries, page, chosen[e])
 
 
 @kernel
@@ -177,17 +233,10 @@ def _choose(
                 first = _MOST_HOLDERS * entry
                 at_key = holders[e, first : first + _MOST_HOLDERS]
                 holder = _least_loaded_holder(rows, at_key, picks, count, request["time"] - ttl)
-                if holder != _NOWHERE:
+                if holder != NOWHERE:
                     closed = spills(rows, holder, picks, count, settings)
                     choice = least if closed else holder
                     break
-        for b in range(len(boundaries)):
-            key = _key(request, ids, boundaries, page, b)
-            if key != NONE:
-                entry, is_new = find_or_add(known, e, key)
-                first = _MOST_HOLDERS * entry
-                if is_new:
-                    holders[e, first : first + _MOST_HOLDERS]["touched"][:] = -np.inf
-                _touch(holders[e, first : first + _MOST_HOLDERS], choice, request["time"])
+        _remember(known, holders, e, request, ids, boundaries, page, choice)
         sent[e, choice] += 1
         chosen[e] = choice

@@ -154,7 +154,7 @@ def _note_ends(
     for e in range(len(num_events)):
         for k in range(num_events[e]):
             event = events[e, k]
-            if event["kind"] == ENDED:
+            if event["kind"] >= ENDED:  # finished, failed or cancelled
                 row = table[e, sessions[e, event["slot"]]]
                 row["in_flight"] -= 1
                 row["used"] = event["time"]

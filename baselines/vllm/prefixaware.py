@@ -85,8 +85,17 @@ class Prefixaware(Router):
             self._arrivals.advance(now)
             to_lowest_qps(view.instances, self._arrivals.counts, self._arrivals.seen, chosen)
             self._arrivals.record(now, chosen)
-        self._history.remember(view, chosen)
+        self._history.remember(view.requests, view.block_ids, self._block_size, chosen)
         return chosen
+
+    def overhear(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+    ) -> None:
+        """Into the tree with them."""
+        self._history.remember(requests, block_ids, self._block_size, chosen)
 
 
 @kernel

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.baselines.router import register
+from prefixgym.baselines.router import NOWHERE, register
 from prefixgym.baselines.scored import ScoredRouter
 from prefixgym.baselines.vllm.bindings import UNBOUND, bindings, with_sessions
 from prefixgym.baselines.vllm.rendezvous_hash import weight
@@ -69,6 +69,16 @@ class StickyLeastLoaded(ScoredRouter):
         """The session lives there now."""
         _bind(view.requests, chosen, self._bindings, self._counts)
 
+    def overhear(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+    ) -> None:
+        """So do their sessions."""
+        self._bindings = with_sessions(self._bindings, requests["session"])
+        _bind(requests, chosen, self._bindings, self._counts)
+
 
 @kernel
 def _sweep(
@@ -116,6 +126,8 @@ def _bind(
     counts: NDArray[np.int64],
 ) -> None:
     for e in range(len(chosen)):
+        if chosen[e] == NOWHERE:
+            continue
         row = sessions[e, requests[e]["session"]]
         if row["instance"] != chosen[e]:
             if row["instance"] != UNBOUND:

@@ -16,7 +16,7 @@ from prefixgym.baselines.vllm.fallback import TO_FALLBACK, IndexRouter
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.memory import widened
-from prefixgym.envs.view.view import ENDED, FIRST_TOKEN, View
+from prefixgym.envs.view.view import FIRST_TOKEN, View
 
 FLIGHT = np.dtype([("work", np.int64), ("instance", np.int64)], align=True)
 """What is booked for a request without a first token; `work` 0 where there is none."""
@@ -101,7 +101,7 @@ def _settle(
     for e in range(len(num_events)):
         for k in range(num_events[e]):
             event = events[e, k]
-            if event["kind"] == FIRST_TOKEN or event["kind"] == ENDED:
+            if event["kind"] >= FIRST_TOKEN:  # or an end, of whatever kind
                 flight = flights[e, event["slot"]]
                 work[e, flight["instance"]] -= flight["work"]
                 flight["work"] = 0

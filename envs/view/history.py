@@ -35,7 +35,6 @@ from numpy.typing import NDArray
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.memory import widened
 from prefixgym.envs.rng import mix64
-from prefixgym.envs.view.view import View
 
 NO_NODE = -1
 _ABSENT = -1  # stamp of a tenant that an edge does not have
@@ -98,10 +97,16 @@ class History:
         self.arrays.trees["counter"] = num_instances
         self._spare_edges, self._spare_ids = _START_EDGES, _START_IDS
 
-    def remember(self, view: View, tenants: NDArray[np.int64]) -> None:
-        """Insert the current prompts under `tenants`, [E]."""
-        self.reserve(view.block_ids.shape[1])
-        _insert_all(self.arrays, view.requests, view.block_ids, view.cluster.block_size, tenants)
+    def remember(
+        self,
+        requests: NDArray[np.void],
+        block_ids: NDArray[np.int64],
+        block_size: int,
+        tenants: NDArray[np.int64],
+    ) -> None:
+        """Insert the prompts of `View.requests` under `tenants`, [E]; below 0: nothing."""
+        self.reserve(block_ids.shape[1])
+        _insert_all(self.arrays, requests, block_ids, block_size, tenants)
 
     def reserve(self, num_ids: int) -> None:
         """Make room for one more insert of up to `num_ids` ids in every environment."""
@@ -463,6 +468,8 @@ def _insert_all(
     tenants: NDArray[np.int64],
 ) -> None:
     for e in range(len(tenants)):
+        if tenants[e] < 0:
+            continue
         prompt = block_ids[e, : requests[e]["num_blocks"]]
         prompt_tokens = min(len(prompt) * block_size, requests[e]["prompt_tokens"])
         insert(h, e, prompt, prompt_tokens, block_size, tenants[e])

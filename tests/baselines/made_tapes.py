@@ -7,8 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from prefixgym.baselines.replicated import side_by_side
 from prefixgym.baselines.router import Router
+from prefixgym.envs.clients import Clients
 from prefixgym.envs.clock import to_ticks
+from prefixgym.envs.cluster.faults import Fault
 from prefixgym.envs.cluster.profiles import Profile, profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.simulation import Simulation
@@ -83,6 +86,8 @@ def play(
     kv_blocks: int | None = None,
     engine: Profile | None = None,
     knowledge: Knowledge | None = None,
+    faults: Sequence[Fault] = (),
+    clients: Clients | None = None,
     seed: int = 0,
     look: Callable[[View], None] | None = None,
 ) -> NDArray[np.void]:
@@ -94,12 +99,15 @@ def play(
     cluster = ClusterSpec((instance,) * num_instances, block_size)
     workload = MadeWorkload(tape_of(requests, block_size))
     slos = (Slo(ttft=1.0, tpot=0.1),)
-    simulation = Simulation(cluster, workload, slos, knowledge, 1, record=True)
+    simulation = Simulation(
+        cluster, workload, slos, knowledge, 1, faults=faults, clients=clients, record=True
+    )
     simulation.reset([seed])
-    router.reset(cluster, [seed])
+    decider = side_by_side(router, simulation.knowledge.replicas)
+    decider.reset(cluster, [seed])
     while not simulation.done.all():
         if look is not None:
             look(simulation.view)
-        simulation.step(router.route(simulation.view))
+        simulation.step(decider.route(simulation.view))
     outcomes = simulation.outcomes(0)
     return outcomes[np.argsort(outcomes["row"])]

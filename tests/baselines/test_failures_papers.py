@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from prefixgym.baselines.papers.lodestar import Lodestar
 from prefixgym.baselines.router import make_router
 from prefixgym.envs.cluster.profiles import CompactModel, LinearPart, constant_profile
-from prefixgym.envs.decisions import REJECTED
+from prefixgym.envs.cluster.state import REJECTED
 from prefixgym.envs.scenarios.registry import load_scenario
 from prefixgym.envs.view.view import View
 from prefixgym.experiments.evaluate import evaluate_router
