@@ -17,7 +17,7 @@ from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.envs.simulation import Simulation
 from prefixgym.experiments.metrics import episode_metrics
 
-RESULTS_VERSION = 3
+RESULTS_VERSION = 4
 """Part of every cell's key: raise it when the simulator or a metric changes what it means."""
 
 

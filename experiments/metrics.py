@@ -1,8 +1,8 @@
 """What one episode is judged by, from its requests' outcomes and its instances' totals.
 
-Every request that arrived counts in `attainment`, `goodput`, `worst_sessions` and `worst_class`: a
-rejected one is a miss. Latencies and hit rates are over finished requests, which alone have them;
-`rejected` tells how many are left out.
+Every request that arrived counts in `attainment`, `goodput`, `worst_sessions` and `worst_class`:
+one that did not finish is a miss. Latencies and hit rates are over finished requests, which alone
+have them; `rejected`, `failed` and `cancelled` tell how many are left out.
 """
 
 import math
@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from prefixgym.envs.cluster.state import CANCELLED, FAILED, FINISHED, REJECTED
 from prefixgym.envs.slo import Slo
 from prefixgym.experiments.samples import Sample, Values
 
-FINISHED = 0
+_STATUSES = (FINISHED, REJECTED, FAILED, CANCELLED)
 WORST_SHARE = 0.05
 
 
@@ -42,6 +43,9 @@ class EpisodeMetrics:
         worst_class: attainment within the SLO class that fared worst; with one class, `attainment`.
         preemptions: preemptions per request.
         rejected: share of requests that were rejected.
+        failed: share of requests that were lost with their instance, after all retries.
+        cancelled: share of requests whose client went away.
+        attempts: how often a request was sent, on average.
     """
 
     requests: int
@@ -61,6 +65,9 @@ class EpisodeMetrics:
     worst_class: float
     preemptions: float
     rejected: float
+    failed: float
+    cancelled: float
+    attempts: float
 
 
 def episode_metrics(
@@ -90,7 +97,8 @@ class EpisodeTally:
     def __init__(self, slos: Sequence[Slo], new_sample: Callable[[], Sample] = Values) -> None:
         self._objectives = np.array([(slo.ttft, slo.ttft_per_token) for slo in slos])
         self._ttft, self._tpot, self._tardiness = (new_sample() for _ in range(3))
-        self._requests = self._good = self._finished = 0
+        self._requests = self._good = self._attempts = 0
+        self._statuses = np.zeros(len(_STATUSES), np.int64)
         self._prompt_tokens = self._hit_tokens = 0
         self._begin, self._end = math.inf, -math.inf
         self._classes = np.zeros((2, len(slos)), np.int64)  # good, all
@@ -111,7 +119,8 @@ class EpisodeTally:
         finished = outcomes[outcomes["status"] == FINISHED]
         self._requests += len(outcomes)
         self._good += int(good.sum())
-        self._finished += len(finished)
+        self._attempts += int(outcomes["attempts"].sum())
+        self._statuses += np.bincount(outcomes["status"], minlength=len(_STATUSES))
         self._prompt_tokens += int(finished["prompt_tokens"].sum())
         self._hit_tokens += int(finished["hit_tokens"].sum())
         self._begin = min(self._begin, float(outcomes["arrival"].min()))
@@ -132,12 +141,13 @@ class EpisodeTally:
             totals: INSTANCE_TOTALS records, shape [N].
         """
         duration = self._end - self._begin
+        _, rejected, failed, cancelled = self._statuses / self._requests
         class_good, class_size = self._classes[:, self._classes[1] > 0]
         return EpisodeMetrics(
             requests=self._requests,
             attainment=self._good / self._requests,
             goodput=self._good / duration,
-            throughput=self._finished / duration,
+            throughput=float(self._statuses[FINISHED]) / duration,
             ttft_mean=self._ttft.mean(),
             ttft_p50=self._ttft.quantile(0.50),
             ttft_p90=self._ttft.quantile(0.90),
@@ -150,7 +160,10 @@ class EpisodeTally:
             worst_sessions=self._sessions.worst(WORST_SHARE),
             worst_class=float((class_good / class_size).min()),
             preemptions=float(totals["preemptions"].sum()) / self._requests,
-            rejected=1.0 - self._finished / self._requests,
+            rejected=float(rejected),
+            failed=float(failed),
+            cancelled=float(cancelled),
+            attempts=self._attempts / self._requests,
         )
 
 

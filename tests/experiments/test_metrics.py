@@ -20,6 +20,7 @@ OUTCOME_FIELDS = np.dtype(
         ("session", "i4"),
         ("slo_class", "i4"),
         ("status", "i4"),
+        ("attempts", "i4"),
         ("good", "i4"),
     ]
 )
@@ -39,6 +40,7 @@ def outcome(**fields: Any) -> tuple[Any, ...]:
         "session": 0,
         "slo_class": 0,
         "status": 0,
+        "attempts": 1,
         "good": 1,
     }
     assert OUTCOME_FIELDS.names is not None
@@ -63,6 +65,15 @@ def test_rejected_requests_miss_but_have_no_latency() -> None:
     assert found.rejected == 0.5
     assert found.ttft_mean == 0.1
     assert found.ttft_p99 == 0.1
+
+
+def test_requests_without_an_end_of_their_own_are_told_apart() -> None:
+    lost = outcome(status=2, good=0, ttft=np.nan, attempts=3)
+    gone = outcome(status=3, good=0, ttft=0.2, tpot=0.0)
+    found = metrics([outcome(), outcome(), lost, gone])
+    assert (found.rejected, found.failed, found.cancelled) == (0.0, 0.25, 0.25)
+    assert found.attempts == 1.5
+    assert found.ttft_mean == 0.1
 
 
 def test_tardiness_counts_each_request_against_its_own_objective() -> None:
