@@ -8,12 +8,12 @@ from random_cases import Case
 from reference_simulation import ReferenceSimulation, play_reference
 
 from prefixgym.envs.cluster import state
+from prefixgym.envs.cluster.state import CANCELLED as GONE
 from prefixgym.envs.simulation import Simulation
-from prefixgym.envs.view.view import ENDED, STARTED
+from prefixgym.envs.view.view import CANCELLED, ENDED, FAILED, STARTED
 
 Event = tuple[float, int, int, int]
 
-FAILED, CANCELLED = 4, 5
 OVER = (ENDED, FAILED, CANCELLED)
 """Kinds of events after which a router has nothing more to expect of a request."""
 
@@ -70,8 +70,12 @@ def assert_equals_reference(case: Case) -> ReferenceSimulation:
     """Every decision's view, every event, outcome and total of the case's first tape."""
     expected = play_reference(case)
     simulation = case.simulation()
-    rows: dict[int, int] = {}  # of the requests in flight, by slot
+    # Rows of the requests in flight, by slot. A slot may be another router's before the one whose
+    # request had it hears of that one's end.
+    in_flight: list[dict[int, int]] = [{} for _ in expected.replicas]
+    untold = {None, *(request.row for request in expected.ended if request.status == GONE)}
     for k, decision in enumerate(expected.decisions):
+        rows = in_flight[decision.replica]
         view = simulation.view
         where = f"decision {k}:"
         assert not simulation.done[0], where
@@ -83,11 +87,11 @@ def assert_equals_reference(case: Case) -> ReferenceSimulation:
         assert heard == sorted(heard, key=lambda event: event[0]), where
         assert in_order(found) == in_order(decision.events), where
         for _, slot, _, kind in heard:
-            if kind == ENDED:
+            if kind in OVER:
                 del rows[slot]
         slot = int(view.requests["slot"][0])
         assert 0 <= slot < view.num_slots, where
-        assert slot not in rows, where
+        assert rows.get(slot) in untold, where
         rows[slot] = decision.row
         decision.request["slot"] = slot
         assert_same(view.requests[0], decision.request, where)
@@ -100,7 +104,9 @@ def assert_equals_reference(case: Case) -> ReferenceSimulation:
     assert simulation.done[0]
     assert_same(simulation.outcomes(0), expected.outcomes)
     assert_same(simulation.instance_totals[0], expected.totals)
-    assert caches(simulation, 0) == expected.caches()
+    if not case.faults and case.autoscaler is None:
+        # Else whether a drained one leaves with the last request of all is nobody's business.
+        assert caches(simulation, 0) == expected.caches()
     return expected
 
 
@@ -151,3 +157,45 @@ def assert_same_record(found: Record, expected: Record) -> None:
     assert_same(found.outcomes, expected.outcomes, "outcomes")
     assert_same(found.totals, expected.totals, "totals")
     assert found.caches == expected.caches
+
+
+class Shown(NamedTuple):
+    """One decision as its router saw it."""
+
+    time: float
+    replica: int
+    request: NDArray[np.void]
+    instances: NDArray[np.void]
+    events: list[Event]  # with rows
+
+
+class Watched(NamedTuple):
+    """An episode as its routers saw it."""
+
+    decisions: list[Shown]
+    events: list[Event]  # of all routers
+
+
+def watch(case: Case) -> Watched:
+    """Play the case's first tape."""
+    simulation = case.simulation()
+    rows: dict[tuple[int, int], int] = {}  # by router and slot
+    decisions: list[Shown] = []
+    while not simulation.done[0]:
+        view = simulation.view
+        request = view.requests[0].copy()
+        replica = int(request["replica"])
+        heard = view.events[0, : view.num_events[0]].tolist()
+        events = [(t, rows[replica, slot], i, kind) for t, slot, i, kind in heard]
+        rows[replica, int(request["slot"])] = int(simulation.arrays.episodes["row"][0])
+        decisions.append(
+            Shown(
+                float(request["time"]),
+                replica,
+                request,
+                view.instances[0].copy(),
+                in_order(events),
+            )
+        )
+        case.step(simulation)
+    return Watched(decisions, [event for shown in decisions for event in shown.events])

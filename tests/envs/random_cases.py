@@ -79,11 +79,6 @@ class Case:
             view.holds["release"] += view.requests["time"][:, None]
         simulation.step(self.actions[range(first, last), k])
 
-    def _disturbances(self) -> dict[str, object]:  # TODO(core)
-        if not self.faults and self.autoscaler is None and self.clients == Clients():
-            return {}
-        return {"faults": self.faults, "autoscaler": self.autoscaler, "clients": self.clients}
-
     def simulation(
         self,
         first: int = 0,
@@ -103,7 +98,9 @@ class Case:
             record=True,
             threads=threads,
             longest_leap=longest_leap,
-            **self._disturbances(),
+            faults=self.faults,
+            autoscaler=self.autoscaler,
+            clients=self.clients,
         )
         simulation.reset(range(first, last))
         return simulation

@@ -11,11 +11,12 @@ from reference_replica import ReferenceReplica
 from prefixgym.envs.clients import Clients
 from prefixgym.envs.clock import to_ticks
 from prefixgym.envs.rng import stream_key, uniform
+from prefixgym.envs.simulation import CLIENT_STREAM
 
 
 def client_key(seed: int) -> np.uint64:
     """The key of the draws for the clients of the episode with this seed."""
-    return stream_key(seed, 8)
+    return stream_key(seed, CLIENT_STREAM)
 
 
 class Host(Protocol):

@@ -7,11 +7,10 @@ from numpy.typing import NDArray
 from reference_engine import Request
 
 from prefixgym.envs.clock import TICKS_PER_SECOND, to_ticks
-from prefixgym.envs.decisions import OUTCOME
+from prefixgym.envs.cluster.state import CANCELLED, FINISHED
+from prefixgym.envs.episode_state import OUTCOME
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.workload.tape import Tape
-
-FINISHED, REJECTED, FAILED, CANCELLED = range(4)
 
 
 def outcomes_of(
@@ -32,11 +31,10 @@ def outcomes_of(
         outcome["slo_class"] = row["slo_class"]
         outcome["row"] = request.row
         outcome["status"] = status
-        if "attempts" in (OUTCOME.names or ()):  # TODO(core)
-            outcome["attempts"] = request.attempts
-            outcome["replica"] = request.replica
+        outcome["attempts"] = request.attempts
+        outcome["replica"] = request.replica
         outcome["ttft"] = np.nan
-        if status in (REJECTED, FAILED) or request.first_token is None:
+        if status not in (FINISHED, CANCELLED) or request.first_token is None:
             continue
         ttft = request.first_token - request.arrival + frontend
         outcome["ttft"] = ttft / TICKS_PER_SECOND

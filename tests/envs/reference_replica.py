@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 from reference_engine import Event, ReferenceEngine, Request
 
 from prefixgym.envs.clock import TICKS_PER_SECOND
-from prefixgym.envs.view.view import ENDED, FIRST_TOKEN, HOLD, STARTED
+from prefixgym.envs.view.view import CANCELLED, ENDED, FAILED, FIRST_TOKEN, HOLD, STARTED
 
-FAILED, CANCELLED = 4, 5  # of what a router hears
 HEARD = {"first token": FIRST_TOKEN, "end": ENDED, "failed": FAILED, "cancelled": CANCELLED}
 
 

@@ -17,13 +17,14 @@ from random_cases import SLOS, Case
 from reference_clients import ReferenceClients, client_key
 from reference_engine import Event, ReferenceEngine, Request
 from reference_faults import Instance, Phase, ReferenceFaults, Timers
-from reference_outcomes import CANCELLED, FAILED, FINISHED, REJECTED, most_ttft, outcomes_of
+from reference_outcomes import most_ttft, outcomes_of
 from reference_replica import Booking, Ledger, ReferenceReplica, total, turns
 
 from prefixgym.envs.clients import Clients
 from prefixgym.envs.clock import TICKS_PER_SECOND, to_seconds, to_ticks
 from prefixgym.envs.cluster.faults import Autoscaler, Fault
 from prefixgym.envs.cluster.spec import ClusterSpec
+from prefixgym.envs.cluster.state import CANCELLED, FAILED, FINISHED, REJECTED
 from prefixgym.envs.cluster.step_time import step_ticks
 from prefixgym.envs.rng import stream_key, uniform
 from prefixgym.envs.simulation import INSTANCE_TOTALS
@@ -203,6 +204,7 @@ class ReferenceSimulation:
         if request.first_token is not None:
             self.corners.add("lost after its first token")
         if request.attempts <= self.clients.retries:
+            request.first_token = None  # nothing of this attempt counts any more
             delay = int(to_ticks(self.clients.retry_delay))
             self.arrivals.append((self.now + delay, 0, request.row))
         else:
@@ -319,9 +321,8 @@ class ReferenceSimulation:
         shown["slo_ttft"] = to_seconds(most_ttft(slo, prompt))
         shown["slo_tpot"] = to_seconds(to_ticks(slo.tpot))
         shown["index"] = len(self.decisions)
-        if "attempt" in (REQUEST_VIEW.names or ()):  # TODO(core)
-            shown["attempt"] = flight.attempts - 1
-            shown["replica"] = replica.number
+        shown["attempt"] = flight.attempts - 1
+        shown["replica"] = replica.number
         instances = np.zeros(len(self.engines), INSTANCE_VIEW)
         for i in range(len(self.engines)):
             known, depth = replica.known_blocks(i), 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from comparison import CANCELLED, FAILED, assert_equals_reference
+from comparison import assert_equals_reference
 from numpy.typing import ArrayLike, NDArray
 from random_cases import Case, RequestDraw, build_tape
 from reference_clients import client_key
@@ -23,7 +23,15 @@ from prefixgym.envs.cluster.profiles import constant_profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.rng import uniform
 from prefixgym.envs.view.knowledge import Health, Index, Knowledge, Replicas, Snapshots, Telemetry
-from prefixgym.envs.view.view import DISPATCHED, ENDED, FIRST_TOKEN, HOLD, STARTED
+from prefixgym.envs.view.view import (
+    CANCELLED,
+    DISPATCHED,
+    ENDED,
+    FAILED,
+    FIRST_TOKEN,
+    HOLD,
+    STARTED,
+)
 
 FINISHED, REJECTED, LOST, GONE = range(4)  # of OUTCOME; events have FAILED and CANCELLED
 

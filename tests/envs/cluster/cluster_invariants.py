@@ -89,21 +89,21 @@ def _check_blocks(c: ClusterArrays, e: int, i: int) -> None:
 
 def _check_index(c: ClusterArrays, e: int) -> None:
     """Check the table of holders against what the instances hold."""
-    index = indexed(c, e, "held")
+    index = indexed(c, e)
     for i in range(c.status.shape[1]):
         keys = c.slots[e, i]["key"][: c.limits[settings_row(c, e), i]["num_blocks"]]
         assert index[i] == set(keys[keys != NONE].tolist())
-    entries = np.flatnonzero(c.holders[e]["held"] | c.holders[e]["reported"])
+    entries = np.flatnonzero(c.holders[e]["held"])
     assert all(find_holders(c, e, c.holders[e, entry]["key"]) == entry for entry in entries)
     assert find_holders(c, e, ABSENT_KEY) == NONE
     unused = _chain(int(c.environments[e]["free_entry"]), c.holders[e]["chain"])
     assert sorted([*unused, *entries.tolist()]) == list(range(c.holders.shape[1]))
 
 
-def indexed(c: ClusterArrays, e: int, field: str) -> list[set[int]]:
-    """For every instance the keys that the index says it holds (`held`), or reported to."""
+def indexed(c: ClusterArrays, e: int) -> list[set[int]]:
+    """For every instance the keys that the index says it holds."""
     holders = c.holders[e]
     return [
-        set(holders["key"][(holders[field] >> np.uint64(i)) & np.uint64(1) != 0].tolist())
+        set(holders["key"][(holders["held"] >> np.uint64(i)) & np.uint64(1) != 0].tolist())
         for i in range(c.status.shape[1])
     ]
