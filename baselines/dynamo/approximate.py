@@ -48,7 +48,8 @@ class DynamoApproximate(Dynamo):
     router_ttl_secs from now; blocks that are there already start anew. When the index holds more
     than router_max_tree_size blocks, those that would expire first go, of one decision the last
     block first, until that times router_prune_target_ratio are left. What the engines evict, or
-    cache for the first time during decoding, is not seen.
+    cache for the first time during decoding, is not seen. An instance that is not there any more
+    loses all its blocks (`remove_worker` of Dynamo's indexers).
 
     Attributes:
         router_ttl_secs: seconds.
@@ -77,14 +78,17 @@ class DynamoApproximate(Dynamo):
         # The number of a run on an instance is that of the latest decision that sent it there.
         self._index = run_tree(len(seeds), len(cluster.instances))
         self._sizes = np.zeros(len(seeds), np.int64)
+        # Whether an instance may have blocks in the index.
+        self._has_blocks = np.zeros((len(seeds), len(cluster.instances)), np.bool_)
         # A ring buffer: decisions `_first` to `_next`, the latter left out, have blocks left.
         self._decisions = np.empty((len(seeds), _START_DECISIONS), _DECISION)
         self._first = np.ones(len(seeds), np.int64)
         self._next = np.ones(len(seeds), np.int64)
 
     def hear(self, view: View) -> None:
-        """What has come back, and what has expired."""
+        """What has come back, who is gone, and what has expired."""
         super().hear(view)
+        _forget_absent(view.instances, self._has_blocks, self._sizes, self._index)
         _expire(
             view.requests,
             self.router_ttl_secs,
@@ -125,8 +129,28 @@ class DynamoApproximate(Dynamo):
             self._first,
             self._next,
             self._sizes,
+            self._has_blocks,
             self._index,
         )
+
+
+@kernel
+def _forget_absent(
+    instances: NDArray[np.void],
+    has_blocks: NDArray[np.bool_],
+    sizes: NDArray[np.int64],
+    index: RunTree,
+) -> None:
+    for e in range(instances.shape[0]):
+        for i in range(instances.shape[1]):
+            if not has_blocks[e, i] or instances[e, i]["available"] != 0:
+                continue
+            has_blocks[e, i] = False
+            for run in range(index.runs.shape[1]):
+                num_blocks = index.runs[e, run]["num_blocks"]
+                if num_blocks > 0 and index.numbers[e, run, i] != 0:
+                    sizes[e] -= num_blocks
+                    set_number(index, e, run, i, 0)
 
 
 @kernel
@@ -203,6 +227,7 @@ def _insert(
     first: NDArray[np.int64],
     after_last: NDArray[np.int64],
     sizes: NDArray[np.int64],
+    has_blocks: NDArray[np.bool_],
     index: RunTree,
 ) -> None:
     for e in range(len(chosen)):
@@ -216,6 +241,7 @@ def _insert(
         decision["last"] = run
         decision["worker"] = i
         after_last[e] += 1
+        has_blocks[e, i] = True
         while run != NONE:
             if index.numbers[e, run, i] == 0:
                 sizes[e] += index.runs[e, run]["num_blocks"]
