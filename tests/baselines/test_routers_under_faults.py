@@ -9,6 +9,7 @@ from made_tapes import MadeWorkload, Sent, tape_of
 from numpy.typing import NDArray
 
 import prefixgym.baselines  # noqa: F401  (fills the registry)
+from prefixgym.baselines.replicated import Replicated
 from prefixgym.baselines.router import Router, make_router, router_names
 from prefixgym.envs.clients import Clients
 from prefixgym.envs.cluster.faults import Fault
@@ -16,11 +17,12 @@ from prefixgym.envs.cluster.profiles import constant_profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.slo import Slo
-from prefixgym.envs.view.knowledge import Health, Knowledge, Telemetry
+from prefixgym.envs.view.knowledge import Health, Knowledge, Replicas, Telemetry
 from prefixgym.envs.view.view import View
 from prefixgym.experiments.evaluate import begin
 
-N, BLOCK, REQUESTS = 4, 16, 120
+N, BLOCK = 4, 16
+REQUESTS, LATE = 120, 12
 
 BAD_DAY = (
     Fault(kind="join", at=0.2, instances=(3,)),
@@ -34,26 +36,30 @@ BAD_DAY = (
 IMPATIENT = Clients(
     timeout=0.1, cancel=0.3, cancel_after=0.05, retries=2, retry_delay=0.01, leak=0.3
 )
-KNOWLEDGE = Knowledge(telemetry=Telemetry(interval=0.02), health=Health(interval=0.05, failures=2))
 
 
-def simulation_of(clients: Clients) -> Simulation:
-    """1.5 s in which steps of 10 ms serve prompts that share prefixes; a last request at 3 s."""
+def simulation_of(clients: Clients, routers: int = 1) -> Simulation:
+    """1.5 s in which steps of 10 ms serve prompts that share prefixes, then a few requests more."""
     rng = np.random.default_rng(5)
-    times = np.sort(rng.uniform(0, 1.5, REQUESTS - 1))
+    times = np.sort(rng.uniform(0, 1.5, REQUESTS - LATE))
     requests = []
     for time in times.tolist():
         prefix = 1000 * int(rng.integers(0, 6))
         requests.append(Sent(time, range(prefix, prefix + int(rng.integers(1, 9))), 10))
-    requests.append(Sent(3.0, range(8), 1))
+    requests += [Sent(3.0 + 0.1 * k, range(8), 1) for k in range(LATE)]
     instance = InstanceSpec(constant_profile(10.0, 5.0), kv_blocks=60, max_sequences=8)
     cluster = ClusterSpec((instance,) * N, BLOCK)
+    knowledge = Knowledge(
+        telemetry=Telemetry(interval=0.02),
+        health=Health(interval=0.05, failures=2),
+        replicas=Replicas(count=routers),
+    )
     workload = MadeWorkload(tape_of(requests, BLOCK))
     return Simulation(
         cluster,
         workload,
         (Slo(ttft=0.1, tpot=0.05),),
-        KNOWLEDGE,
+        knowledge,
         2,
         faults=BAD_DAY,
         clients=clients,
@@ -69,20 +75,21 @@ def check(view: View, chosen: NDArray[np.int64], router: Router) -> None:
     assert (rejected | up | ~view.available.any(axis=1)).all()
 
 
-@pytest.fixture(scope="module")
-def simulation() -> Simulation:
-    return simulation_of(IMPATIENT)
+@pytest.fixture(scope="module", params=[1, 3])
+def simulation(request: pytest.FixtureRequest) -> Simulation:
+    """One router, or three."""
+    return simulation_of(IMPATIENT, request.param)
 
 
 @pytest.mark.parametrize("name", router_names())
 def test_every_router_gets_through_a_bad_day(name: str, simulation: Simulation) -> None:
     router = make_router(name)
-    begin(simulation, router, simulation.cluster, [0, 0])
+    decider = begin(simulation, router, simulation.cluster, [0, 0])
     nobody_there = 0
     while not simulation.done.all():
         view = simulation.view
         nobody_there += not view.available.any()
-        chosen = router.route(view)
+        chosen = decider.route(view)
         check(view, chosen, router)
         simulation.step(chosen)
     assert nobody_there > 0
@@ -107,21 +114,24 @@ BOOKS: list[tuple[str, dict[str, Any], Callable[[Any], NDArray[Any]]]] = [
 """Routers that count by `View.events`, and what they count."""
 
 
+@pytest.fixture(scope="module", params=[1, 3])
+def calm(request: pytest.FixtureRequest) -> Simulation:
+    """Nothing leaks; one router, or three."""
+    return simulation_of(IMPATIENT.model_copy(update={"leak": 0.0}), request.param)
+
+
 @pytest.mark.parametrize(("name", "parameters", "books"), BOOKS)
 def test_whatever_becomes_of_a_request_it_leaves_the_books(
     name: str, parameters: dict[str, Any], books: Callable[[Any], NDArray[Any]], calm: Simulation
 ) -> None:
-    """At the last decision all that was sent before is over; on the books is that one request."""
-    router = make_router(name, parameters)
-    begin(calm, router, calm.cluster, [0, 0])
+    """At its last decision a router has heard of all ends: on its books is that one request."""
+    router = begin(calm, make_router(name, parameters), calm.cluster, [0, 0])
+    copies = router.routers if isinstance(router, Replicated) else [router]
     most = 0
     while not calm.done.all():
         chosen = router.route(calm.view)
-        most = max(most, int(np.count_nonzero(books(router)[0])))
+        most = max(most, *(int(np.count_nonzero(books(copy)[0])) for copy in copies))
         calm.step(chosen)
-    assert np.count_nonzero(books(router)[0]) <= 1 < most
-
-
-@pytest.fixture(scope="module")
-def calm() -> Simulation:
-    return simulation_of(IMPATIENT.model_copy(update={"leak": 0.0}))
+    assert most > 1
+    for copy in copies:
+        assert np.count_nonzero(books(copy)[0]) <= 1
