@@ -21,7 +21,7 @@ from prefixgym.envs.credit import (
 from prefixgym.envs.episode_state import SimulationArrays
 from prefixgym.envs.heap import remove
 from prefixgym.envs.incidents import begin_incidents, next_incident, note_empty
-from prefixgym.envs.jit import Record, borrowed, cold_kernel, kernel
+from prefixgym.envs.jit import Record, borrowed, cold_kernel, kernel, spliced_kernel
 from prefixgym.envs.lent import Lent
 from prefixgym.envs.requests import end_attempt, note_promise, take_off, ttft_objective, turn_away
 from prefixgym.envs.view.arrays import router_row
@@ -126,7 +126,7 @@ CONTINUE = -1
 _HALTED = -1
 
 
-@kernel
+@spliced_kernel
 def _run_until_arrival(s: SimulationArrays, e: int) -> int:
     """Let everything up to the next arrival happen; ticks of that arrival, NEVER if none comes.
 
@@ -157,6 +157,7 @@ def _run_until_arrival(s: SimulationArrays, e: int) -> int:
             and due > 2 * timer
             and timer < NEVER
             and (time < NEVER or c.environments[e].in_flight > 0)
+            and (due < state.NEVER_DUE or not episode.closed)
         ):
             what, published = _TIMER, timer - 1
         elif departing <= time and departing < NEVER and due > 2 * departing:
@@ -179,7 +180,7 @@ def _run_until_arrival(s: SimulationArrays, e: int) -> int:
             return time
 
 
-@kernel
+@spliced_kernel
 def _step(s: SimulationArrays, e: int, i: int, arrival: int) -> None:
     """Let the next event of instance i happen, and the one after it if nothing comes between.
 
@@ -199,7 +200,7 @@ def _step(s: SimulationArrays, e: int, i: int, arrival: int) -> None:
             return
 
 
-@kernel
+@spliced_kernel
 def _advance(s: SimulationArrays, e: int) -> None:
     """Go to the next arrival and present the request; without one, the episode is over."""
     episode, shown = s.episodes[e], s.knowledge.requests[e]
@@ -252,7 +253,7 @@ def _advance(s: SimulationArrays, e: int) -> None:
     present_request(s.cluster, s.knowledge, e)
 
 
-@kernel
+@spliced_kernel
 def _dispatch(s: SimulationArrays, e: int, i: int) -> None:
     """The current request is routed to instance i."""
     c, v, episode = s.cluster, s.knowledge, s.episodes[e]
@@ -309,7 +310,7 @@ def _depart(s: SimulationArrays, e: int, time: int, everything: bool) -> None:
     episode.next_departure = first_departure(v, e)
 
 
-@kernel
+@spliced_kernel
 def step_environment(s: SimulationArrays, e: int, action: int) -> None:
     """One decision of environment e, and everything up to the next one.
 

@@ -13,6 +13,7 @@ from prefixgym.envs.credit import Credit
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.lent import Lent
 from prefixgym.envs.simulation import Simulation
+from prefixgym.envs.view.knowledge import Index
 
 Bytes = NDArray[np.uint8]
 
@@ -53,6 +54,8 @@ class Forks:
             not among them.
         threads: how many threads share a step, and the copying.
         credit: what the forks keep for rewards.
+        see_truth: the routers of the forks know every cache as it is, whatever those of the origin
+            know, whose indexes need not be copied then.
     """
 
     def __init__(
@@ -63,14 +66,19 @@ class Forks:
         record: bool = False,
         threads: int = 1,
         credit: Credit | None = None,
+        see_truth: bool = False,
     ) -> None:
         self._origin = origin
+        self._see_truth = see_truth
+        knowledge = origin.knowledge
+        if see_truth:
+            knowledge = knowledge.model_copy(update={"index": Index()})
         self.copies = copies
         self.simulation = Simulation(
             origin.cluster,
             origin.workload,
             origin.slos,
-            origin.knowledge,
+            knowledge,
             origin.num_envs * copies,
             faults=origin.faults,
             autoscaler=origin.autoscaler,
@@ -129,6 +137,8 @@ class Forks:
             flights = 2 * (most + decisions)
         for simulation in (self._origin, self.simulation):
             simulation.reserve(flights, blocks)
+        if self._see_truth:
+            return
         forks = self.simulation.arrays
         knowledge = forks.knowledge._replace(
             known=_with_room_of(
@@ -143,8 +153,9 @@ class Forks:
         pairs: list[tuple[NDArray[Any], NDArray[Any]]] = [(origin.episodes, forks.episodes)]
         if origin.pending.shape[1] > 0:  # `waits_for` counts down
             pairs += [(origin.pending, forks.pending), (origin.tapes, forks.tapes)]
+        fixed = _FIXED | _OF_INDEX if self._see_truth else _FIXED
         for part in ("cluster", "knowledge", "timers"):
-            pairs += _pairs(getattr(origin, part), getattr(forks, part))
+            pairs += _pairs(getattr(origin, part), getattr(forks, part), fixed)
         different = {id(source): (source, target) for source, target in pairs if source.size > 0}
         return list(different.values())
 
@@ -154,15 +165,22 @@ _FIXED = frozenset(
 )
 """What stays the same throughout an episode."""
 
+_OF_INDEX = frozenset(("known", "records", "ends", "forgotten", "unpresented"))
+"""What only an index that is made of messages has or needs."""
 
-def _pairs(source: Any, target: Any) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+
+def _pairs(
+    source: Any, target: Any, fixed: frozenset[str]
+) -> list[tuple[NDArray[Any], NDArray[Any]]]:
     """The arrays in a (nested) tuple that decisions change, each with that of the other tuple."""
     pairs = []
     for name in source._fields:
         mine, others = getattr(source, name), getattr(target, name)
+        if name in fixed or (name == "cost" and mine is source.nominal):
+            continue
         if isinstance(mine, tuple):
-            pairs += _pairs(mine, others)
-        elif name not in _FIXED and not (name == "cost" and mine is source.nominal):
+            pairs += _pairs(mine, others, fixed)
+        else:
             pairs.append((mine, others))
     return pairs
 

@@ -119,23 +119,28 @@ def cold_kernel(function: F) -> F:
     return _compiled(function, inline=False)
 
 
-def _compiled(function: F, *, inline: bool) -> F:
+def spliced_kernel(function: F) -> F:
+    """The same for large kernels with one caller: copied into it before either is compiled.
+
+    A kernel is compiled with all that it calls, whatever has been compiled of that: a chain of
+    large ones takes as many times as long as it has links.
+    """
+    return _compiled(function, inline=True, splice=True)
+
+
+def _compiled(function: F, *, inline: bool, splice: bool = False) -> F:
     """Two versions: what unpacks Python's arguments takes longer to compile than most kernels."""
     folder = _cache_folder(Path(inspect.getfile(function)))
-    entry = _dispatcher(function, folder, forceinline=inline)
+    options: dict[str, Any] = {"forceinline": inline, "inline": "always" if splice else "never"}
+    entry = _dispatcher(function, folder, **options)
     entry.__class__ = _Entry
-    entry.inner = _dispatcher(
-        function,
-        folder / "inner",
-        forceinline=inline,
-        no_cpython_wrapper=True,
-        no_cfunc_wrapper=True,
-    )
+    bare = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    entry.inner = _dispatcher(function, folder / "inner", **options, **bare)
     result: F = entry
     return result
 
 
-def _dispatcher(function: Callable[..., Any], folder: Path, **options: bool) -> Any:
+def _dispatcher(function: Callable[..., Any], folder: Path, **options: bool | str) -> Any:
     previous = config.CACHE_DIR
     config.CACHE_DIR = str(folder)
     try:

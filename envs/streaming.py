@@ -94,6 +94,11 @@ class StreamedEpisode:
                 f"simulation: found num_envs={simulation.num_envs}, record={simulation.record}, "
                 "must be 1 and True"
             )
+        if simulation.clients.cancel > 0:  # drawn by rows, which change
+            raise ValueError(
+                f"clients.cancel: found {simulation.clients.cancel}, must be 0 where a trace is "
+                "streamed"
+            )
         self.simulation = simulation
         self._chunks = iter(chunks)
         self._on_outcomes = on_outcomes

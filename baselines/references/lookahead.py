@@ -79,7 +79,9 @@ class Lookahead(Reference):
         names = self.base.split("+")
         self._copies = min(self.candidates, len(cluster.instances))
         credit = Credit(tardiness_cap=_TARDINESS_CAP) if self.tardiness > 0 else None
-        self._forks = Forks(self.watched, self._copies, threads=self.threads, credit=credit)
+        self._forks = Forks(
+            self.watched, self._copies, threads=self.threads, credit=credit, see_truth=True
+        )
         self._forks.restart()
         self._bases = [make_router(name) for name in names]
         for base in self._bases:

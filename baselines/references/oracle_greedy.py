@@ -34,7 +34,7 @@ class OracleGreedy(Reference):
 
     def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
         """One fork for each instance."""
-        self._forks = Forks(self.watched, len(cluster.instances), record=True)
+        self._forks = Forks(self.watched, len(cluster.instances), record=True, see_truth=True)
         self._forks.restart()
 
     def route(self, view: View) -> NDArray[np.int64]:

@@ -14,8 +14,9 @@ from prefixgym.baselines.sglang.cache_aware_zmq import CacheAwareZmq, holders_by
 from prefixgym.baselines.vllm.fallback import TO_FALLBACK
 from prefixgym.baselines.vllm.loadaware import Loadaware, best_by_load
 from prefixgym.baselines.vllm.session import session_home
-from prefixgym.envs.decisions import step_environment
+from prefixgym.envs.decisions import CONTINUE, step_environment
 from prefixgym.envs.episode_state import SimulationArrays
+from prefixgym.envs.incidents import next_incident
 from prefixgym.envs.jit import borrowed, kernel
 from prefixgym.envs.lent import Lent
 from prefixgym.envs.view.arrays import ViewArrays
@@ -140,22 +141,23 @@ def play_forks(
         if episode.done:
             continue
         losses[k] = 0.0
-        action = actions[k]
-        for decision in range(horizon):
-            if decision > 0:
-                action = decide(
-                    s.knowledge, k, base, block_size, frontend, keys[k], positions, owners
-                )
-            if decision == horizon - 1:
-                episode.closed = 1
-            ended = episode.ended
+        action, decision, ended = actions[k], 1, episode.ended
+        while True:
+            episode.closed = decision == horizon
             step_environment(s, k, action)
+            if episode.halted:
+                next_incident(s, k)
+                action = CONTINUE
+                continue
             losses[k] += episode.ended - ended - episode.good
             if tardiness > 0.0:
                 losses[k] += tardiness * s.credit.environments[k].tardiness
             if losses[k] >= limits[k]:
                 losses[k] = np.inf
                 episode.done = 1
-            if episode.done:
+            if episode.done or decision == horizon:
                 break
+            action = decide(s.knowledge, k, base, block_size, frontend, keys[k], positions, owners)
+            decision += 1
+            ended = episode.ended
     return 0
