@@ -73,6 +73,9 @@ shortest_queue = "shortest_queue"
 
 What a router remembers is made in `reset`, taken in from `view.events` in `hear` and changed in
 `commit`; see [`baselines/scored.py`](../baselines/scored.py), and any file beside it for a model.
+Events of kind `ENDED` or above end a request: it has finished, failed or been cancelled. Where a
+scenario has several routers side by side there are several copies of it, and `overhear` tells each
+what the others have decided.
 A router that looks at every environment by a Python loop works too, only slower.
 """
 
