@@ -131,11 +131,15 @@ def trace_ladder(path: str | Path, overrides: Mapping[str, str] | None = None) -
 
 def missing_cells(cells: Sequence[Cell], folder: Path) -> list[Cell]:
     """The cells that `folder` does not hold yet."""
-    return [cell for cell in cells if not _path(folder, cell).exists()]
+    return [cell for cell in cells if not cell_path(folder, cell).exists()]
 
 
 def run_cells(
-    cells: Iterable[Cell], folder: Path, workers: int, on_end: Callable[[Cell], None]
+    cells: Iterable[Cell],
+    folder: Path,
+    workers: int,
+    on_end: Callable[[Cell], None],
+    evaluate: Callable[[Cell], pl.DataFrame] = evaluate,
 ) -> list[Failure]:
     """Evaluate cells, each into a file of its own; those that fail are returned, the rest is kept.
 
@@ -144,12 +148,13 @@ def run_cells(
         folder: where the cells are written.
         workers: processes.
         on_end: called after each cell, in this process.
+        evaluate: makes the table of a cell, in another process: a function of a module.
     """
     folder.mkdir(parents=True, exist_ok=True)
     waiting = deque(cells)
     failures: list[Failure] = []
     while waiting:
-        _run_in_pool(waiting, folder, workers, on_end, failures)
+        _run_in_pool(waiting, folder, workers, on_end, evaluate, failures)
     return failures
 
 
@@ -158,6 +163,7 @@ def _run_in_pool(
     folder: Path,
     workers: int,
     on_end: Callable[[Cell], None],
+    evaluate: Callable[[Cell], pl.DataFrame],
     failures: list[Failure],
 ) -> None:
     """Take cells from `waiting` until none is left or a worker process has died.
@@ -172,7 +178,7 @@ def _run_in_pool(
         while running or (waiting and alive):
             while waiting and alive and len(running) < workers:
                 cell = waiting.popleft()
-                running[pool.submit(_evaluate_to_file, cell, folder)] = cell
+                running[pool.submit(_write_cell, cell, folder, evaluate)] = cell
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 cell = running.pop(future)
                 error = future.exception()
@@ -190,18 +196,19 @@ def read_cells(cells: Sequence[Cell], folder: Path) -> pl.DataFrame:
     Raises:
         ValueError: none is finished.
     """
-    paths = [path for cell in cells if (path := _path(folder, cell)).exists()]
+    paths = [path for cell in cells if (path := cell_path(folder, cell)).exists()]
     if not paths:
         raise ValueError(f"{folder}: holds no finished cell of this leaderboard")
     return pl.concat([pl.read_parquet(path) for path in paths])
 
 
-def _path(folder: Path, cell: Cell) -> Path:
+def cell_path(folder: Path, cell: Cell) -> Path:
+    """Where the result of a cell is, once it is finished."""
     return folder / f"{cell.key}.parquet"
 
 
-def _evaluate_to_file(cell: Cell, folder: Path) -> None:
-    path = _path(folder, cell)
+def _write_cell(cell: Cell, folder: Path, evaluate: Callable[[Cell], pl.DataFrame]) -> None:
+    path = cell_path(folder, cell)
     partial = path.with_suffix(".partial")
     evaluate(cell).write_parquet(partial)
     os.replace(partial, path)

@@ -1,0 +1,116 @@
+"""A study's results: means over seeds with intervals, and what was published beside them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from prefixgym.experiments.leaderboard import cell_path
+from prefixgym.experiments.paper.measure import COSTS
+from prefixgym.experiments.paper.study import Found, Study, Sweep, Trial
+from prefixgym.experiments.statistics import Estimate, estimate
+from prefixgym.experiments.table import Table, number, percent
+
+METRICS = ("attainment", "ttft_p99", "hit_rate")
+"""What the figures show. In the CSV each has its interval, `…_low` and `…_high`."""
+
+ALSO = (
+    "ttft_mean", "ttft_p50", "ttft_p90", "tpot_mean", "throughput", "goodput", "imbalance",
+    "load_cov", "rejected", "failed", "cancelled", "attempts",
+)  # fmt: skip
+"""Means that the CSV has besides."""
+
+
+def summarise(trials: Sequence[Trial], folder: Path) -> pl.DataFrame:
+    """One row a finished trial, in their order.
+
+    Returns:
+        sweep, setting, router (its label), scenario, rate, seeds; `METRICS` with intervals; `ALSO`
+        and `COSTS`, null where the cell of another setting stands in.
+
+    Raises:
+        ValueError: none is finished.
+    """
+    rows = []
+    for trial in trials:
+        path = cell_path(folder, trial.cell)
+        if path.exists():
+            rows.append(_row(trial, pl.read_parquet(path)))
+    if not rows:
+        raise ValueError(f"{folder}: holds no finished cell of this study")
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def _row(trial: Trial, episodes: pl.DataFrame) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "sweep": trial.sweep.name,
+        "setting": trial.setting.label,
+        "router": trial.arm.label,
+        "scenario": trial.cell.scenario.name,
+        "rate": trial.cell.rate,
+        "seeds": len(trial.cell.seeds),
+    }
+    for name in METRICS:
+        found = estimate([episodes[name].to_numpy()])
+        row |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+    for name in ALSO:
+        row[name] = float(np.mean(episodes[name].to_numpy()))
+    for name in COSTS:  # of another setting where the cell stands in
+        row[name] = None if trial.stands_in else float(np.mean(episodes[name].to_numpy()))
+    return row
+
+
+def claims_of(study: Study, summary: pl.DataFrame) -> list[dict[str, str | None]]:
+    """What was published beside ours: what, source, published, ours (None if it was not run)."""
+    found = Found(summary)
+    rows: list[dict[str, str | None]] = []
+    for claim in study.claims:
+        try:
+            ours: str | None = claim.ours(found)
+        except KeyError:
+            ours = None
+        rows.append(
+            {
+                "what": claim.what,
+                "source": claim.source,
+                "published": claim.published,
+                "ours": ours,
+            }
+        )
+    return rows
+
+
+def claims_table(claims: Sequence[dict[str, str | None]]) -> Table:
+    """For people."""
+    return Table(
+        title="Published beside ours",
+        headings=("what", "source", "published", "ours"),
+        rows=[
+            (f"{c['what']}", f"{c['source']}", f"{c['published']}", c["ours"] or "not run")
+            for c in claims
+        ],
+        prose=True,
+    )
+
+
+def sweep_table(sweep: Sweep, summary: pl.DataFrame) -> Table:
+    """Attainment with its interval, TTFT p99 and hit rate: a row a router, a column a setting."""
+    own = summary.filter(pl.col("sweep") == sweep.name)
+    labels = [s.label for s in sweep.settings if s.label in own["setting"]]
+    rows = []
+    for arm in sweep.arms:
+        found = {r["setting"]: r for r in own.filter(pl.col("router") == arm.label).to_dicts()}
+        cells = (_cell(found[label]) if label in found else "" for label in labels)
+        rows.append((arm.label, *cells))
+    return Table(
+        title=f"{sweep.title}: attainment %, TTFT p99 s, hit %",
+        headings=(sweep.axis, *labels),
+        rows=rows,
+    )
+
+
+def _cell(row: dict[str, Any]) -> str:
+    attainment = percent(Estimate(row["attainment"], np.nan, np.nan))
+    return f"{attainment} / {number(row['ttft_p99'])} / {100 * row['hit_rate']:.0f}"

@@ -1,0 +1,87 @@
+"""`prefixgym paper STUDY`: a figure for a question, and what was published about it."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prefixgym.experiments.console import RUNS, Json, print_json, print_tables
+
+
+def paper(
+    study: Annotated[str, typer.Argument(help="staleness, loss, replicas or faults.")],
+    router: Annotated[
+        list[str] | None,
+        typer.Option(help="Compare these, by default ten of each kind. Repeatable."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Test episodes of each cell.")] = 3,
+    requests: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of an episode; with few, it may end before a fault happens."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to; by default runs/paper-STUDY.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; by default one a core.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option(help="Evaluate finished cells again.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Vary one thing and compare routers: a figure, a table, and published numbers beside ours.
+
+    The same command again continues a run that was interrupted.
+    """
+    from prefixgym.experiments.leaderboard import missing_cells, run_cells
+    from prefixgym.experiments.paper.figure import plot_study
+    from prefixgym.experiments.paper.measure import measure
+    from prefixgym.experiments.paper.registry import study_called
+    from prefixgym.experiments.paper.results import (
+        claims_of,
+        claims_table,
+        summarise,
+        sweep_table,
+    )
+    from prefixgym.experiments.paper.study import trials_of
+    from prefixgym.experiments.progress import progress_of
+
+    chosen = study_called(study)
+    if router:
+        chosen = chosen.with_routers(router)
+    folder = out or RUNS / f"paper-{study}"
+    trials = trials_of(chosen, seeds, requests)
+    cells = list({trial.cell.key: trial.cell for trial in trials}.values())
+    missing = cells if fresh else missing_cells(cells, folder / "cells")
+    with progress_of([cell.decisions for cell in missing], len(cells)) as on_end:
+        failures = run_cells(
+            missing,
+            folder / "cells",
+            workers or len(os.sched_getaffinity(0)),
+            lambda cell: on_end(cell.decisions),
+            measure,
+        )
+    summary = summarise(trials, folder / "cells")
+    claims = claims_of(chosen, summary)
+    files = {"csv": folder / f"{study}.csv", "png": folder / f"{study}.png"}
+    summary.write_csv(files["csv"])
+    plot_study(chosen, summary, files["png"])
+    if as_json:
+        print_json(
+            {
+                "study": study,
+                "question": chosen.question,
+                "rows": summary.to_dicts(),
+                "published": claims,
+                "files": {key: str(path) for key, path in files.items()},
+                "failures": [{"cell": f.cell.key, "message": f.message} for f in failures],
+            }
+        )
+    else:
+        print_tables([sweep_table(sweep, summary) for sweep in chosen.sweeps])
+        if claims:
+            print_tables([claims_table(claims)])
+        typer.echo(f"\nwritten: {', '.join(map(str, files.values()))}")
+    for failure in failures:
+        typer.echo(f"failed: {failure.cell.key}: {failure.message}", err=True)
+    raise typer.Exit(1 if failures else 0)
