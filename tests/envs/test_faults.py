@@ -7,6 +7,7 @@ from hypothesis import Phase, find, given, settings
 from random_cases import Case, cases
 from reference_simulation import play_reference
 
+from prefixgym.envs.clock import TICKS_PER_SECOND
 from prefixgym.envs.cluster.state import CANCELLED, FAILED, FINISHED, REJECTED
 
 CORNERS = {
@@ -95,11 +96,17 @@ def test_ledgers_keep_what_leaked_and_nothing_else(case: Case) -> None:
     simulation = case.simulation()
     while not simulation.done.all():
         case.step(simulation)
-    # TODO(core): the rows of the replicas' own ledgers
-    for replica in expected.replicas:
-        assert replica.bookings.keys() <= {r.row for r in expected.ended if r.status == CANCELLED}
+    cancelled = {r.row for r in expected.ended if r.status == CANCELLED}
+    for w, replica in enumerate(expected.replicas):
+        assert replica.bookings.keys() <= cancelled
         if case.clients.leak == 0:
             assert not replica.bookings
+        for i, row in enumerate(simulation.arrays.knowledge.instances[w]):
+            left = replica.ledger(i)
+            for name in ("requests", "prefill_requests", "prefill_tokens", "context_tokens"):
+                assert row[name] == getattr(left, name), name
+            assert row["backlog_seconds"] == left.backlog / TICKS_PER_SECOND
+            assert row["held"] == 0
 
 
 @given(cases(most_requests=30, holding=True, disturbed=True))

@@ -18,7 +18,7 @@ from reference_simulation import ReferenceSimulation
 
 from prefixgym.envs.clients import Clients
 from prefixgym.envs.clock import TICKS_PER_MS
-from prefixgym.envs.cluster.faults import Autoscaler, Fault
+from prefixgym.envs.cluster.faults import Autoscaler, Fault, Kind
 from prefixgym.envs.cluster.profiles import constant_profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.rng import uniform
@@ -408,6 +408,19 @@ def test_a_client_goes_away_in_limbo() -> None:
     )
     (outcome,) = episode.outcomes
     assert (outcome["status"], outcome["end"], outcome["attempts"]) == (GONE, 0.002, 1)
+
+
+@pytest.mark.parametrize("kind", ["restart", "crash"])
+def test_one_that_has_gone_does_not_try_again(kind: Kind) -> None:
+    # Gone at 0.4 ms, to be dropped with the end of the step at 1 ms; the server dies before.
+    episode = play(
+        [request(0), request(9, 1)],
+        Fault(kind=kind, at=0.0006, lasts=0.001),
+        clients=Clients(timeout=0.0004, retries=2),
+    )
+    (first, _) = by_row(episode)
+    assert (first["status"], first["end"], first["attempts"]) == (GONE, 0.0006, 1)
+    assert heard(episode)[-1] == (0.6, 0, CANCELLED)
 
 
 def test_a_client_goes_away_while_its_retry_waits() -> None:

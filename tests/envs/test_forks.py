@@ -8,23 +8,15 @@ from random_cases import SLOS, Case, RequestDraw, Tapes, build_tape, cases
 
 from prefixgym.envs.cluster.profiles import constant_profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
-from prefixgym.envs.decisions import OUTCOME
+from prefixgym.envs.episode_state import OUTCOME
 from prefixgym.envs.forks import Forks
 from prefixgym.envs.simulation import Simulation
 
 
-def simulation_of(case: Case) -> Simulation:
-    simulation = Simulation(
-        case.cluster, Tapes(case.tapes), SLOS, case.knowledge, len(case.tapes), record=True
-    )
-    simulation.reset(range(len(case.tapes)))
-    return simulation
-
-
 @settings(max_examples=30)
-@given(case=cases(num_tapes=2, most_requests=40), data=st.data())
+@given(case=cases(num_tapes=2, most_requests=40, disturbed=True), data=st.data())
 def test_a_fork_is_its_origin(case: Case, data: st.DataObject) -> None:
-    origin = simulation_of(case)
+    origin = case.simulation()
     most = case.actions.shape[1]
     forks = Forks(origin, 3, record=True)
     forks.restart()

@@ -92,7 +92,7 @@ def test_state_is_consistent_at_every_decision(case: Case) -> None:
     assert c.status["free_blocks"][0].tolist() == c.limits["num_blocks"][0].tolist()
 
 
-@given(cases(holding=True))
+@given(cases(holding=True, disturbed=True))
 @settings(max_examples=50)
 def test_leaps_equal_single_steps(case: Case) -> None:
     leaping, stepping = case.simulation(), case.simulation(longest_leap=1)
@@ -238,7 +238,7 @@ def test_a_tape_whose_follow_ups_would_never_come_is_refused() -> None:
 # --- against itself ---------------------------------------------------------------------------
 
 
-several = cases(num_tapes=4, most_requests=20, holding=True)
+several = cases(num_tapes=4, most_requests=20, holding=True, disturbed=True)
 
 
 @given(case=several, threads=st.sampled_from([1, 2, 3, 4]))
@@ -288,7 +288,7 @@ def test_a_reset_forgets_its_environment_and_touches_no_other(case: Case, at: in
         assert found[e].good == alone.good[begun[e] :]
 
 
-@given(case=cases(num_tapes=4, most_requests=20), first=st.sampled_from([1, 2, 5]))
+@given(case=cases(num_tapes=4, most_requests=20, disturbed=True), first=st.sampled_from([1, 2, 5]))
 @settings(max_examples=30)
 def test_playing_fixed_decisions_equals_stepping(case: Case, first: int) -> None:
     stepped = record(case.simulation(), case)
