@@ -17,7 +17,7 @@ def _faults(*tables: dict[str, object]) -> dict[str, str]:
 
 
 def _restarts(count: int) -> Setting:
-    """So many instances restart within 64 s, one after the other."""
+    """So many instances restart within 48 s, one after the other."""
     if count == 0:
         return Setting("0", _faults())
     return Setting(
@@ -25,9 +25,9 @@ def _restarts(count: int) -> Setting:
         _faults(
             {
                 "kind": "restart",
-                "at": 15.0,
+                "at": 10.0,
                 "instances": list(range(count)),
-                "stagger": 64.0 / count,
+                "stagger": 48.0 / count,
                 "lasts": 8.0,
             }
         ),
@@ -55,7 +55,6 @@ STUDY = Study(
             scenario="chat-8",
             common=_RETRY,
             settings=tuple(map(_restarts, (0, 1, 2, 4, 8))),
-            requests=2500,
         ),
         Sweep(
             name="crash",
@@ -70,7 +69,6 @@ STUDY = Study(
                     for seconds in (1, 5, 10, 30)
                 ),
             ),
-            requests=2500,
         ),
         Sweep(
             name="slow",
@@ -78,7 +76,6 @@ STUDY = Study(
             axis="times as slow",
             scenario="chat-8",
             settings=tuple(map(_slow, (1.0, 1.5, 2.0, 4.0))),
-            requests=2500,
         ),
         Sweep(
             name="leaks",
@@ -90,7 +87,6 @@ STUDY = Study(
                 Setting(f"{share} %", {"clients.leak": f"{share / 100}"})
                 for share in (0, 20, 50, 100)
             ),
-            requests=2500,
         ),
     ),
 )

@@ -23,6 +23,7 @@ _STYLES = (
 _PUBLISHED = "#cc0000"
 _PANEL_INCHES = (3.3, 2.35)
 _LEGEND_INCHES = 1.6
+_TITLE_INCHES = 0.15
 
 
 class _Panel(NamedTuple):
@@ -39,7 +40,7 @@ _PANELS = (
     _Panel("ttft_p99", "TTFT p99, s", 1.0, True),
     _Panel("hit_rate", "prefix hits, % of tokens", 100.0, False),
 )
-_COST = _Panel("bytes", "what the index hears, MB/s", 1e-6, True)
+_COST = _Panel("bytes", "what the index hears, MB/s", 1e-6, False)
 
 
 def plot_study(study: Study, summary: pl.DataFrame, path: Path) -> None:
@@ -54,18 +55,24 @@ def plot_study(study: Study, summary: pl.DataFrame, path: Path) -> None:
     ran = set(summary["sweep"])
     sweeps = [sweep for sweep in study.sweeps if sweep.name in ran]
     width, height = _PANEL_INCHES
-    figure = Figure(figsize=(width * columns + _LEGEND_INCHES, height * len(sweeps)))
-    figure.set_layout_engine("constrained")
+    full_width = width * columns + _LEGEND_INCHES
+    full_height = height * len(sweeps) + _TITLE_INCHES
+    figure = Figure(figsize=(full_width, full_height))
+    rect = (0.005, 0.0, width * columns / full_width, height * len(sweeps) / full_height)
+    figure.set_layout_engine("constrained", rect=rect, h_pad=_TITLE_INCHES)
+    grid = figure.add_gridspec(len(sweeps), columns)
     shown: tuple[str, ...] = ()
     for k, sweep in enumerate(sweeps):
         rows = summary.filter(pl.col("sweep") == sweep.name)
         costs = study.costs and sweep.varies == "index"
         panels = (*_PANELS, _COST) if costs else _PANELS
-        axes = [
-            figure.add_subplot(len(sweeps), columns, k * columns + j + 1)
-            for j in range(len(panels))
-        ]
-        axes[0].set_title(sweep.title, fontsize=10, loc="left", fontweight="bold")
+        axes = [figure.add_subplot(grid[k, j]) for j in range(len(panels))]
+        # An axes' own title would be taken into account as it is centred, which this is not.
+        title = axes[0].annotate(
+            sweep.title, (0, 1), xycoords="axes fraction", xytext=(-34, 7),
+            textcoords="offset points", fontsize=10, fontweight="bold",
+        )  # fmt: skip
+        title.set_in_layout(False)
         for ax, panel in zip(axes, panels, strict=True):
             _draw(ax, sweep, rows, panel)
         labels = tuple(arm.label for arm in sweep.arms)
@@ -95,8 +102,11 @@ def _draw(ax: Axes, sweep: Sweep, rows: pl.DataFrame, panel: _Panel) -> None:
     ax.set_xlabel(sweep.axis, fontsize=8)
     relative = sweep.relative and panel.metric == "ttft_p99"
     ax.set_ylabel("TTFT p99 / that of the first" if relative else panel.label, fontsize=8)
+    if panel.scale == 100.0 and ax.get_ylim()[0] < 0:
+        ax.set_ylim(bottom=-3, top=max(ax.get_ylim()[1], 10))
     if panel.logarithmic:
         ax.set_yscale("log")
+    if ax.get_yscale() == "log":
         ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
         low, high = ax.get_ylim()
         few = high / low < 30  # powers of ten alone would be one label or none
@@ -140,12 +150,18 @@ def _draw_arm(ax: Axes, sweep: Sweep, rows: pl.DataFrame, panel: _Panel, arm: Ar
 
 
 def _draw_cost(ax: Axes, sweep: Sweep, rows: pl.DataFrame) -> None:
-    """The mean over routers: what instances say depends little on who routes."""
-    means = rows.group_by("setting").agg(pl.col(_COST.metric).mean()).rows()
+    """The mean over routers with an index: what instances say depends little on who routes."""
+    alike = rows.filter(pl.col(_COST.metric).is_not_null().all().over("router"))
+    means = alike.group_by("setting").agg(pl.col(_COST.metric).mean()).rows()
     found = {setting: _COST.scale * value for setting, value in means if value > 0}
     heights = [found.get(setting.label, np.nan) for setting in sweep.settings]
     ax.bar(range(len(heights)), heights, width=0.6, color="#b5b5b5")
-    least = min(found.values(), default=1.0)
+    least, most = min(found.values(), default=1.0), max(found.values(), default=1.0)
+    if most > 5 * least:
+        ax.set_yscale("log")
+    else:
+        least = 0.0
+    ax.margins(y=0.15)  # for the numbers
     for x, height in enumerate(heights):
         ax.annotate(
             "none" if np.isnan(height) else number(height),
@@ -160,7 +176,7 @@ def _add_legend(axes: list[Axes]) -> None:
     for ax in axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    axes[-1].legend(
+    legend = axes[-1].legend(
         handles.values(),
         handles.keys(),
         loc="upper left",
@@ -168,3 +184,4 @@ def _add_legend(axes: list[Axes]) -> None:
         fontsize=8,
         frameon=False,
     )
+    legend.set_in_layout(False)  # room is kept at the figure's right

@@ -10,8 +10,8 @@ import polars as pl
 from prefixgym.experiments.leaderboard import cell_path
 from prefixgym.experiments.paper.measure import COSTS
 from prefixgym.experiments.paper.study import Found, Study, Sweep, Trial
-from prefixgym.experiments.statistics import Estimate, estimate
-from prefixgym.experiments.table import Table, number, percent
+from prefixgym.experiments.statistics import estimate
+from prefixgym.experiments.table import Table
 
 METRICS = ("attainment", "ttft_p99", "hit_rate")
 """What the figures show. In the CSV each has its interval, `…_low` and `…_high`."""
@@ -96,21 +96,20 @@ def claims_table(claims: Sequence[dict[str, str | None]]) -> Table:
 
 
 def sweep_table(sweep: Sweep, summary: pl.DataFrame) -> Table:
-    """Attainment with its interval, TTFT p99 and hit rate: a row a router, a column a setting."""
+    """Attainment and hit rate: a row a router, a column a setting. The CSV has the rest."""
     own = summary.filter(pl.col("sweep") == sweep.name)
-    labels = [s.label for s in sweep.settings if s.label in own["setting"]]
-    rows = []
-    for arm in sweep.arms:
-        found = {r["setting"]: r for r in own.filter(pl.col("router") == arm.label).to_dicts()}
-        cells = (_cell(found[label]) if label in found else "" for label in labels)
-        rows.append((arm.label, *cells))
+    found = {(row["router"], row["setting"]): row for row in own.to_dicts()}
+    labels = [setting.label for setting in sweep.settings]
     return Table(
-        title=f"{sweep.title}: attainment %, TTFT p99 s, hit %",
-        headings=(sweep.axis, *labels),
-        rows=rows,
+        title=f"{sweep.title}: attainment % / prefix hits %"
+        + (f", by {sweep.axis}" if sweep.axis else ""),
+        headings=("router", *labels),
+        rows=[
+            (arm.label, *(_cell(found.get((arm.label, label))) for label in labels))
+            for arm in sweep.arms
+        ],
     )
 
 
-def _cell(row: dict[str, Any]) -> str:
-    attainment = percent(Estimate(row["attainment"], np.nan, np.nan))
-    return f"{attainment} / {number(row['ttft_p99'])} / {100 * row['hit_rate']:.0f}"
+def _cell(row: dict[str, Any] | None) -> str:
+    return "" if row is None else f"{100 * row['attainment']:.1f} / {100 * row['hit_rate']:.0f}"
