@@ -248,7 +248,7 @@ def _advance(s: SimulationArrays, e: int) -> None:
     shown.attempt = 0
     if episode.flight != state.NONE:
         shown.slot = episode.flight
-        shown.attempt = s.cluster.flights[e, episode.flight].attempt
+        shown.attempt = s.cluster.flights[e, episode.flight].attempt + 1
     shown.replica = episode.replica
     present_request(s.cluster, s.knowledge, e)
 
@@ -285,10 +285,12 @@ def _dispatch(s: SimulationArrays, e: int, i: int) -> None:
 @kernel
 def _leave(s: SimulationArrays, e: int, i: int, q: int, time: int) -> None:
     """Flight q leaves its router for instance i."""
+    known_lost = False
     if not s.episodes[e].unseen:
         w = router_row(s.knowledge, e, s.cluster.flights[e, q].replica)
         hear(s.knowledge, w, i, q, DISPATCHED, time)
-    enqueue(s.cluster, e, i, q, time)
+        known_lost = s.knowledge.sources[w, i].found_lost == s.cluster.instances[e, i].epoch
+    enqueue(s.cluster, e, i, q, time, known_lost)
 
 
 @cold_kernel

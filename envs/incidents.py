@@ -240,6 +240,8 @@ def _find_lost(s: SimulationArrays, e: int, pair: int, check: int, time: int) ->
     instance = s.cluster.instances[e, i]
     if instance.phase == LOST and instance.epoch == check:
         _mark_down(s, e, replica, i)
+        w = router_row(s.knowledge, e, replica)
+        s.knowledge.sources[w, i].found_lost = instance.epoch
         fail_hanging(s.cluster, e, i, replica, time)
 
 

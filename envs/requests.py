@@ -51,6 +51,8 @@ def take_off(s: SimulationArrays, e: int) -> int:
         promise_nothing(s.credit, e, q)
         if s.timers.clients[0].timeout < NEVER or s.timers.clients[0].cancel > 0.0:
             _set_patience(s, e, q)
+    else:
+        s.cluster.flights[e, q].attempt += 1
     flight = s.cluster.flights[e, q]
     flight.first_token = NEVER
     flight.hit_tokens = state.NONE
@@ -112,7 +114,6 @@ def _send_again(s: SimulationArrays, e: int, q: int, time: int) -> None:
     """Flight q has failed; its client sends it again at `time`."""
     episode, flight = s.episodes[e], s.cluster.flights[e, q]
     flight.place = state.AWAY
-    flight.attempt += 1
     flight.first_token = NEVER
     if keeps_promises(s.credit):
         change_promise(s.credit, e, q, 0)

@@ -378,8 +378,13 @@ class Simulation:
         """Play whole episodes of fixed decisions, actions [E, R] in order of arrival.
 
         For routers that look at nothing: no view is kept meanwhile. Call it right after `reset`,
-        if `can_play_plans`.
+        if `can_play_plans`; ValueError if not.
         """
+        if not self.can_play_plans:
+            raise ValueError(
+                "play: found faults, an autoscaler, clients who do not just wait or several "
+                "routers; decisions cannot be fixed in advance"
+            )
         actions = np.ascontiguousarray(actions, np.int64)
         while not self.arrays.episodes["done"].all():
             self.run(play_range, actions, 0)

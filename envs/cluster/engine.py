@@ -547,12 +547,12 @@ def hang(c: ClusterArrays, e: int, i: int, q: int) -> None:
 
 
 @kernel
-def enqueue(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
+def enqueue(c: ClusterArrays, e: int, i: int, q: int, time: int, known_lost: bool) -> None:
     """Flight q (arrival, lengths, blocks and row are set) joins the queue of instance i at `time`.
     `expected` is what the router thinks that the instance will have to compute.
 
     A request that could never fit into the instance's memory is rejected at once. An instance that
-    is down refuses it; on one that is lost it hangs.
+    is down refuses it; on one that is lost it hangs, unless its router has found that out.
     """
     status, instance, flight = c.status[e, i], c.instances[e, i], c.flights[e, q]
     block_size = tokens_per_block(c)
@@ -568,7 +568,7 @@ def enqueue(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
     flight.next = NONE
     flight.status = FINISHED
     flight.place = QUEUED
-    if instance.phase == DOWN:
+    if instance.phase == DOWN or (instance.phase == LOST and known_lost):
         fail_attempt(c, e, q, time)
         return
     if instance.phase == LOST:

@@ -76,8 +76,9 @@ def take_down(c: ClusterArrays, e: int, i: int, time: int, phase: int) -> None:
 
 @cold_kernel
 def _lose(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
-    c.flights[e, q].gone = 0
-    if c.instances[e, i].phase == LOST:
+    if c.flights[e, q].gone:  # nobody waits for it
+        _end_cancelled(c, e, q, time)
+    elif c.instances[e, i].phase == LOST:
         hang(c, e, i, q)
     else:
         fail_attempt(c, e, q, time)
@@ -150,8 +151,17 @@ def let_go(c: ClusterArrays, e: int, q: int, time: int) -> None:
     if flight.place == QUEUED:
         sum_integrals(c, e, i, time)
         unqueue(c, e, i, q)
+        if c.status[e, i].mode == DECODE_LEAP:  # it may have kept others from the batch
+            shorten_leap(c, e, i, time)
     elif flight.place == HANGING:
         _unhang(c, e, i, q)
+    _end_cancelled(c, e, q, time)
+
+
+@cold_kernel
+def _end_cancelled(c: ClusterArrays, e: int, q: int, time: int) -> None:
+    flight = c.flights[e, q]
+    flight.gone = 0
     flight.status = CANCELLED
     flight.end = time
     emit(c, e, q, END, time)

@@ -55,6 +55,7 @@ SOURCE = np.dtype(
         ("turn", np.int64),  # ticks at which it would be without jitter
         ("polls", np.int64),  # so far
         ("backlog", np.int64),  # ticks of prefill booked; `backlog_seconds` before rounding
+        ("found_lost", np.int64),  # epoch in which it was found to be down, 0: never
     ],
     align=True,
 )

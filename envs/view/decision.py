@@ -61,9 +61,9 @@ def fill_in(c: ClusterArrays, v: ViewArrays, e: int) -> None:
     replica, block_size = v.requests[e].replica, c.limits[0, 0].block_size
     w = router_row(v, e, replica)
     for i in range(v.instances.shape[1]):
+        if c.limits[settings_row(c, e), i].num_blocks == 0:
+            continue  # there is no such instance
         known = v.instances[w, i]
-        if not known.available:
-            continue
         known.hit_tokens = v.depths[e, i] * block_size
         known.prefill_seconds = booked_prefill(c, v, e, w, i) / TICKS_PER_SECOND
         if v.settings[0].poll == 0:

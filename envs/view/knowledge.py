@@ -145,7 +145,8 @@ class Telemetry(_Section):
     unsynchronised processes.
 
     Attributes:
-        interval: s between two polls of an instance; 0: always up to date.
+        interval: s between two polls of an instance; 0: always up to date, whatever happens to the
+            instance or its publisher.
         jitter: s, each poll comes uniformly up to so much later.
         loss: share of polls that fail; what was polled before stands.
     """

@@ -128,6 +128,7 @@ def reset_reports(v: ViewArrays, e: int) -> None:
             source, told = v.sources[w, i], v.board[w, i]
             source.polls = 0
             source.backlog = 0
+            source.found_lost = 0
             source.turn = settings.poll * (i * settings.replicas + replica) // pairs
             source.next_poll = source.turn + _lateness(v, w, i)
             told.requests = 0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from prefixgym.envs.decisions import REJECTED
+from prefixgym.envs.cluster.state import REJECTED
 from prefixgym.envs.reward import Goodput, Shaped, make_reward
 from prefixgym.envs.routing import PrefixRoutingEnv
 from prefixgym.envs.scenarios.registry import load_scenario

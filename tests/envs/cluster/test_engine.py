@@ -61,7 +61,7 @@ class EventByEvent:
             flight[name] = request[name]
         flight["cacheable"] = request["cacheable_blocks"]
         self.c.flight_blocks[0, q, : len(ids)] = ids
-        enqueue(self.c, 0, instance, q, time)
+        enqueue(self.c, 0, instance, q, time, False)
         self._take_events()
 
     def _take_events(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from prefixgym.envs.decisions import OUTCOME
+from prefixgym.envs.episode_state import OUTCOME
 from prefixgym.envs.workload.tape import NO_ROW, REQUEST
 from prefixgym.experiments.bench.closed_loop import (
     capacities,

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from prefixgym.envs.decisions import OUTCOME
+from prefixgym.envs.episode_state import OUTCOME
 from prefixgym.experiments.bench.loadaware import (
     HARDWARE,
     MEASURED_PACE,
