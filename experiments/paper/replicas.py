@@ -56,6 +56,7 @@ STUDY = Study(
             axis="routers",
             scenario="replicas-8",
             settings=_counts({}),
+            requests=1500,
         ),
         Sweep(
             name="load-sync",
@@ -63,6 +64,7 @@ STUDY = Study(
             axis="routers",
             scenario="replicas-8",
             settings=_counts(_LOAD),
+            requests=1500,
         ),
         Sweep(
             name="options",
@@ -70,6 +72,7 @@ STUDY = Study(
             axis="",
             scenario="replicas-8",
             settings=_options(8),
+            requests=1500,
         ),
         Sweep(
             name=_SMG,
@@ -78,7 +81,7 @@ STUDY = Study(
             scenario="agentic-8",
             common={"cluster.instances": "24"},
             rate=35.7,
-            requests=3000,
+            requests=2000,
             settings=_options(8),
             arms=(
                 _OWN_TREE,
