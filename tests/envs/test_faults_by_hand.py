@@ -57,6 +57,7 @@ def play(
     *faults: Fault,
     actions: Sequence[int] | None = None,
     instances: int = 1,
+    kv_blocks: tuple[int, ...] = (),
     max_sequences: int = 8,
     clients: Clients | None = None,
     knowledge: Knowledge | None = None,
@@ -64,7 +65,8 @@ def play(
     hold: dict[str, Any] | None = None,
 ) -> ReferenceSimulation:
     """An episode on which simulation and reference agree; all go to instance 0 by default."""
-    spec = InstanceSpec(constant_profile(1.0, 1.0), kv_blocks=4000, max_sequences=max_sequences)
+    profile, sizes = constant_profile(1.0, 1.0), kv_blocks or (4000,) * instances
+    specs = tuple(InstanceSpec(profile, size, max_sequences=max_sequences) for size in sizes)
     clients = clients or Clients()
     decisions = len(requests) * (1 + clients.retries)
     chosen = np.zeros((1, decisions), np.int64)
@@ -72,11 +74,11 @@ def play(
         chosen[0, : len(actions)] = actions
     orders = None
     if hold is not None:
-        orders = np.zeros((1, decisions, instances), HOLD)
+        orders = np.zeros((1, decisions, len(sizes)), HOLD)
         for name, value in hold.items():
             orders[name] = value
     case = Case(
-        ClusterSpec((spec,) * instances, 4),
+        ClusterSpec(specs, 4),
         knowledge or Knowledge(),
         (build_tape(requests, 4),),
         chosen,
@@ -523,6 +525,17 @@ def test_the_index_of_a_dead_instance_is_forgotten_or_not() -> None:
         )
         shown = [decision.instances["hit_tokens"][0] for decision in episode.decisions]
         assert shown == [0, 8, 0 if forget else 8, 0]
+
+
+def test_nothing_is_cached_before_the_first_request() -> None:
+    # The smaller one has lost its (empty) cache before, and has told so.
+    (decision,) = play(
+        [request(5)],
+        Fault(kind="restart", at=0.001, lasts=0.001, instances=(1,)),
+        kv_blocks=(6, 5),
+        knowledge=Knowledge(index=Index(source="snapshots", snapshots=Snapshots(interval=0.008))),
+    ).decisions
+    assert decision.instances["hit_tokens"].tolist() == [0, 0]
 
 
 def test_a_request_follows_one_that_failed() -> None:
