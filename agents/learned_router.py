@@ -24,7 +24,7 @@ class _Seen(NamedTuple):
     """Of the view's arrays, those that an observation is written from."""
 
     requests: NDArray[np.void]  # REQUEST_VIEW [E]
-    instances: NDArray[np.void]  # INSTANCE_VIEW [E, N]
+    shown_instances: NDArray[np.void]  # INSTANCE_VIEW [E, N]
 
 
 @kernel

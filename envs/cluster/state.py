@@ -258,6 +258,7 @@ def allocate(
             "holders_table": ((num_envs, _power_of_two(2 * held_blocks)), np.int32),
         }
     )
+    arrays["slots"]["key"] = NONE  # also of memory that a smaller instance does not have
     cost = [
         instance.profile.step_cost(count * spec.block_size)
         for instance, count in zip(spec.instances, blocks, strict=True)

@@ -41,10 +41,10 @@ def next_turn(interval: float, i: int, n: int, after: float) -> float:
 def first_difference(one: Watched, other: Watched) -> tuple[float, set[int]]:
     """When what was heard differs first, and whom those events come from.
 
-    What came after the last decision of either episode was not shown.
+    What came of the last decision of either episode, or later, was not shown.
     """
     last = min(one.decisions[-1].time, other.decisions[-1].time)
-    differing = {event for event in {*one.events} ^ {*other.events} if event[0] <= last}
+    differing = {event for event in {*one.events} ^ {*other.events} if event[0] < last}
     first = min((event[0] for event in differing), default=np.inf)
     return first, {event[2] for event in differing if event[0] == first}
 
