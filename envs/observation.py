@@ -150,7 +150,7 @@ def write_observation(
     """
     shown = v.requests[e]
     best = 0
-    for i in range(v.instances.shape[1]):
+    for i in range(v.shown_instances.shape[1]):
         row, out = v.shown_instances[e, i], instances[i]
         if not row.available:
             out[:] = 0.0
