@@ -82,6 +82,10 @@ KNOWLEDGE_STREAM = 300
 class Simulation:
     """E clusters, each playing its own tape.
 
+    Attributes:
+        is_calm: nothing happens but requests that arrive and are served.
+        is_indexed: the routers' index is made of messages and decisions, instead of the truth.
+
     Args:
         cluster: the instances.
         workload: source of tapes; its block size must be the cluster's.
@@ -130,6 +134,8 @@ class Simulation:
         self.faults = tuple(faults)
         self.autoscaler = autoscaler
         self.clients = clients or Clients()
+        self.is_calm = not self.faults and autoscaler is None and self.clients == Clients()
+        self.is_indexed = self.knowledge.index.source != "engine"
         self.num_envs = num_envs
         self.record = record
         self._threads = max(1, min(threads, num_envs))
@@ -358,16 +364,6 @@ class Simulation:
         if larger is not index:
             knowledge = self.arrays.knowledge._replace(known=larger)
             self.arrays = self.arrays._replace(knowledge=knowledge)
-
-    @property
-    def is_indexed(self) -> bool:
-        """Whether the routers' index is made of messages and decisions, instead of the truth."""
-        return self.knowledge.index.source != "engine"
-
-    @property
-    def is_calm(self) -> bool:
-        """Whether nothing happens but requests that arrive and are served."""
-        return not self.faults and self.autoscaler is None and self.clients == Clients()
 
     @property
     def can_play_plans(self) -> bool:
