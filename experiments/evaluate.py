@@ -15,7 +15,7 @@ from prefixgym.baselines.router import Router, make_router
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.envs.simulation import Simulation
-from prefixgym.experiments.metrics import episode_metrics
+from prefixgym.experiments.metrics import EpisodeMetrics, episode_metrics
 
 RESULTS_VERSION = 4
 """Part of every cell's key: raise it when the simulator or a metric changes what it means."""
@@ -72,15 +72,7 @@ def evaluate_router(
     router: Router, scenario: Scenario, rate: float, seeds: Sequence[int]
 ) -> pl.DataFrame:
     """The same for a router that may have no name in the registry."""
-    setup = scenario.build(rate)
-    simulation = Simulation(**setup._asdict(), num_envs=len(seeds), record=True)
-    play(simulation, router, setup.cluster, seeds)
-    episodes = [
-        dataclasses.asdict(
-            episode_metrics(simulation.outcomes(e), simulation.instance_totals[e], setup.slos)
-        )
-        for e in range(len(seeds))
-    ]
+    _, episodes = played(router, scenario, rate, seeds)
     return pl.DataFrame(episodes).select(
         pl.lit(scenario.name).alias("scenario"),
         pl.lit(rate).alias("rate"),
@@ -88,6 +80,19 @@ def evaluate_router(
         pl.Series("seed", seeds, dtype=pl.Int64),
         pl.all(),
     )
+
+
+def played(
+    router: Router, scenario: Scenario, rate: float, seeds: Sequence[int]
+) -> tuple[Simulation, list[EpisodeMetrics]]:
+    """A simulation whose episodes, one a seed, were played to their ends, and their metrics."""
+    setup = scenario.build(rate)
+    simulation = Simulation(**setup._asdict(), num_envs=len(seeds), record=True)
+    play(simulation, router, setup.cluster, seeds)
+    totals = simulation.instance_totals
+    return simulation, [
+        episode_metrics(simulation.outcomes(e), totals[e], setup.slos) for e in range(len(seeds))
+    ]
 
 
 def play(

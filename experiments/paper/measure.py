@@ -7,9 +7,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prefixgym.baselines.router import make_router
-from prefixgym.envs.simulation import Simulation
-from prefixgym.experiments.evaluate import Cell, play
-from prefixgym.experiments.metrics import episode_metrics
+from prefixgym.experiments.evaluate import Cell, played
 
 COSTS = ("messages", "bytes", "lost", "gaps", "dumps", "entries")
 """Columns of `measure` for the index: `entries` at most, all others a second."""
@@ -22,24 +20,22 @@ def measure(cell: Cell) -> pl.DataFrame:
         One row a seed: the fields of EpisodeMetrics; load_cov (standard deviation / mean, over
         instances, of their mean requests in batch or queue); and `COSTS`, summed over routers.
     """
-    setup = cell.scenario.build(cell.rate)
-    simulation = Simulation(**setup._asdict(), num_envs=len(cell.seeds), record=True)
-    play(simulation, make_router(cell.router, cell.parameters), setup.cluster, cell.seeds)
-    totals, control = simulation.instance_totals, simulation.control.copy()
+    router = make_router(cell.router, cell.parameters)
+    simulation, episodes = played(router, cell.scenario, cell.rate, cell.seeds)
+    totals, control = simulation.instance_totals, simulation.control
+    load = totals["running_seconds"] + totals["waiting_seconds"]
     seconds = simulation.view.requests["time"]  # of the last decision, when it was looked up last
-    rows = []
-    for e, seed in enumerate(cell.seeds):
-        outcomes = simulation.outcomes(e)
-        metrics = episode_metrics(outcomes, totals[e], setup.slos)
-        rows.append(
+    return pl.DataFrame(
+        [
             {
                 "seed": seed,
                 **dataclasses.asdict(metrics),
-                "load_cov": _variation(totals[e]["running_seconds"] + totals[e]["waiting_seconds"]),
+                "load_cov": _variation(load[e]),
                 **_costs(control[e], float(seconds[e])),
             }
-        )
-    return pl.DataFrame(rows)
+            for e, (seed, metrics) in enumerate(zip(cell.seeds, episodes, strict=True))
+        ]
+    )
 
 
 def _variation(load: NDArray[np.float64]) -> float:
