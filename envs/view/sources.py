@@ -15,12 +15,12 @@ from prefixgym.envs.view.knowledge import Knowledge
 def journal_size(knowledge: Knowledge, cluster: ClusterSpec) -> int:
     """Records that an instance's journal keeps; 0 if nobody reads them.
 
-    Four times what the largest cache holds, and no fewer than 4,096: what is told between two
-    decisions of a router, what is under way, and what is asked for again.
+    Four times what the largest cache holds: what is told between two decisions, what is under way,
+    and what is asked for again.
     """
     if knowledge.index.source in ("engine", "none"):
         return 0
-    return max(4096, *(4 * cluster.kv_blocks(i) for i in range(len(cluster.instances))))
+    return 4 * max(cluster.kv_blocks(i) for i in range(len(cluster.instances)))
 
 
 @kernel
