@@ -26,7 +26,6 @@ EPISODE = np.dtype(
         ("row", np.int32),  # current request, NO_ROW when all have been routed
         ("flight", np.int32),  # its record if it was sent before, else NONE
         ("replica", np.int32),  # the router that it has reached
-        ("requests", np.int32),  # that have arrived so far, retries not counted
         ("num_pending", np.int32),  # follow-ups and retries whose arrival is known
         ("num_timers", np.int32),
         ("num_held", np.int32),  # requests that the router holds back

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from prefixgym.envs.clients import Clients
 from prefixgym.envs.clock import NEVER, to_ticks
-from prefixgym.envs.cluster.faults import Autoscaler, Fault
+from prefixgym.envs.cluster.faults import Autoscaler, Fault, check_faults
 from prefixgym.envs.heap import DUE
 from prefixgym.envs.memory import widened
 
@@ -25,7 +25,7 @@ GRACE = 2  # of a draining instance: its number, its incarnation
 RETURN = 3  # of an instance that is down: its number, its incarnation
 FINDING = 4  # that an instance is lost: its number and the router's, its incarnation
 RECOVERY = 5  # that it is back: the same
-TIMEOUT = 6  # of a request: its flight, its serial number
+TIMEOUT = 6  # of a request: its flight
 CANCELLATION = 7  # of a request: the same
 AUTOSCALING = 8
 
@@ -96,10 +96,11 @@ def allocate(
         ValueError: an instance that is not there is named, or an autoscaler has more than there are
             or meets a join.
     """
+    check_faults(faults, autoscaler, num_instances)
     single = [
         (fault, instance, fault.at + k * fault.stagger)
-        for number, fault in enumerate(faults)
-        for k, instance in enumerate(_named(fault, number, num_instances))
+        for fault in faults
+        for k, instance in enumerate(fault.instances or range(num_instances))
     ]
     records = np.zeros(len(single), FAULT)
     for record, (fault, instance, at) in zip(records, single, strict=True):
@@ -111,13 +112,6 @@ def allocate(
         record["instance"] = instance
     scaling = np.zeros(1, AUTOSCALER)
     if autoscaler is not None:
-        if autoscaler.first > num_instances:
-            raise ValueError(
-                f"autoscaler.first: found {autoscaler.first}, the cluster has {num_instances} "
-                "instances"
-            )
-        if (records["kind"] == JOIN).any():
-            raise ValueError("faults: found a join beside an autoscaler, which starts instances")
         for name in ("interval", "startup", "grace"):
             scaling[name] = to_ticks(getattr(autoscaler, name))
         for name in ("high", "low", "first", "least"):
@@ -137,16 +131,6 @@ def allocate(
         autoscaler=scaling,
         clients=behaviour,
     )
-
-
-def _named(fault: Fault, number: int, num_instances: int) -> Sequence[int]:
-    for instance in fault.instances:
-        if not 0 <= instance < num_instances:
-            raise ValueError(
-                f"faults.{number}.instances: found {instance}, the cluster has {num_instances} "
-                f"instances, 0 to {num_instances - 1}"
-            )
-    return fault.instances or range(num_instances)
 
 
 def _room(faults: NDArray[np.void], scaling: np.void, num_routers: int, num_flights: int) -> int:

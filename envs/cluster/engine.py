@@ -132,11 +132,17 @@ def _drop_leaving(c: ClusterArrays, e: int, i: int, time: int) -> None:
 
 @cold_kernel
 def _end_leaving(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
+    c.instances[e, i].leaving -= 1
+    end_cancelled(c, e, q, time)
+
+
+@cold_kernel
+def end_cancelled(c: ClusterArrays, e: int, q: int, time: int) -> None:
+    """Flight q ends because its client has gone."""
     flight = c.flights[e, q]
     flight.gone = 0
     flight.status = CANCELLED
     flight.end = time
-    c.instances[e, i].leaving -= 1
     emit(c, e, q, END, time)
 
 

@@ -4,6 +4,7 @@ Parts of a scenario file, see `prefixgym.envs.scenarios.schema`. Times are secon
 episode's start.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -93,3 +94,18 @@ class Autoscaler(_Section):
         if self.least > self.first:
             raise ValueError(f"least: found {self.least}, must be at most first, {self.first}")
         return self
+
+
+def check_faults(
+    faults: Sequence[Fault], autoscaler: Autoscaler | None, num_instances: int
+) -> None:
+    """ValueError if they name instances that a cluster does not have, or exclude each other."""
+    has = f"the cluster has {num_instances} instances"
+    for k, fault in enumerate(faults):
+        for instance in fault.instances:
+            if not 0 <= instance < num_instances:
+                raise ValueError(f"faults.{k}.instances: found {instance}, {has}")
+        if fault.kind == "join" and autoscaler is not None:
+            raise ValueError(f"faults.{k}.kind: found 'join' beside an autoscaler")
+    if autoscaler is not None and autoscaler.first > num_instances:
+        raise ValueError(f"autoscaler.first: found {autoscaler.first}, {has}")

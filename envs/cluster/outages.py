@@ -7,7 +7,7 @@ steps which end at `time` have ended.
 from prefixgym.envs.cluster.block_cache import erase_slot, reset_cache
 from prefixgym.envs.cluster.block_index import remove_holder
 from prefixgym.envs.cluster.engine import (
-    emit,
+    end_cancelled,
     fail_attempt,
     forget_work,
     hang,
@@ -20,9 +20,7 @@ from prefixgym.envs.cluster.engine import (
 from prefixgym.envs.cluster.journal import CLEARED, REMOVED, note_change
 from prefixgym.envs.cluster.state import (
     BATCHED,
-    CANCELLED,
     DECODE_LEAP,
-    END,
     HANGING,
     LOST,
     MIXED_STEP,
@@ -77,7 +75,7 @@ def take_down(c: ClusterArrays, e: int, i: int, time: int, phase: int) -> None:
 @cold_kernel
 def _lose(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
     if c.flights[e, q].gone:  # nobody waits for it
-        _end_cancelled(c, e, q, time)
+        end_cancelled(c, e, q, time)
     elif c.instances[e, i].phase == LOST:
         hang(c, e, i, q)
     else:
@@ -155,16 +153,7 @@ def let_go(c: ClusterArrays, e: int, q: int, time: int) -> None:
             shorten_leap(c, e, i, time)
     elif flight.place == HANGING:
         _unhang(c, e, i, q)
-    _end_cancelled(c, e, q, time)
-
-
-@cold_kernel
-def _end_cancelled(c: ClusterArrays, e: int, q: int, time: int) -> None:
-    flight = c.flights[e, q]
-    flight.gone = 0
-    flight.status = CANCELLED
-    flight.end = time
-    emit(c, e, q, END, time)
+    end_cancelled(c, e, q, time)
 
 
 @cold_kernel

@@ -127,7 +127,6 @@ FLIGHT = np.dtype(
     [
         ("arrival", np.int64),
         ("first_token", np.int64),  # ticks, NEVER before it; of the last attempt
-        ("serial", np.int64),  # which request of the episode has this record
         ("end", np.int64),
         ("prompt_tokens", np.int32),
         ("output_tokens", np.int32),

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from prefixgym.envs.clients import Clients
-from prefixgym.envs.cluster.faults import Autoscaler, Fault
+from prefixgym.envs.cluster.faults import Autoscaler, Fault, check_faults
 from prefixgym.envs.cluster.profiles import profile
 from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
 from prefixgym.envs.scenarios.knee import KneeSection
@@ -229,19 +229,8 @@ class Scenario(_Section):
             raise ValueError(f"rates: found {list(self.rates)}, must be above 0 and ascend")
         cluster = self.build(self.rates[0]).cluster
         Conditioner(self.randomisation, cluster)
-        self._check_faults(len(cluster.instances))
+        check_faults(self.faults, self.autoscaler, len(cluster.instances))
         return self
-
-    def _check_faults(self, num_instances: int) -> None:
-        has = f"the cluster has {num_instances} instances"
-        for k, fault in enumerate(self.faults):
-            for instance in fault.instances:
-                if not 0 <= instance < num_instances:
-                    raise ValueError(f"faults.{k}.instances: found {instance}, {has}")
-            if fault.kind == "join" and self.autoscaler is not None:
-                raise ValueError(f"faults.{k}.kind: found 'join' beside an autoscaler")
-        if self.autoscaler is not None and self.autoscaler.first > num_instances:
-            raise ValueError(f"autoscaler.first: found {self.autoscaler.first}, {has}")
 
     def build(self, rate: float) -> Setup:
         """The scenario at `rate` requests/s."""
