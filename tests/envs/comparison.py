@@ -169,15 +169,8 @@ class Shown(NamedTuple):
     events: list[Event]  # with rows
 
 
-class Watched(NamedTuple):
-    """An episode as its routers saw it."""
-
-    decisions: list[Shown]
-    events: list[Event]  # of all routers
-
-
-def watch(case: Case) -> Watched:
-    """Play the case's first tape."""
+def watch(case: Case) -> list[Shown]:
+    """The case's first tape as its routers saw it."""
     simulation = case.simulation()
     rows: dict[tuple[int, int], int] = {}  # by router and slot
     decisions: list[Shown] = []
@@ -198,4 +191,4 @@ def watch(case: Case) -> Watched:
             )
         )
         case.step(simulation)
-    return Watched(decisions, [event for shown in decisions for event in shown.events])
+    return decisions
