@@ -9,8 +9,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from prefixgym.envs.cluster.block_index import index_caches
+from prefixgym.envs.cluster.state import with_block_index
 from prefixgym.envs.credit import Credit
-from prefixgym.envs.jit import kernel
+from prefixgym.envs.episode_state import SimulationArrays
+from prefixgym.envs.jit import borrowed, kernel
 from prefixgym.envs.lent import Lent
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.view.knowledge import Index
@@ -39,6 +42,25 @@ def _copy_rows(
                 for b in range(len(row)):
                     copy[b] = row[b]
     return 0
+
+
+@kernel
+def _index_range(lent: Lent, first: int, last: int) -> int:
+    """Index the caches of environments first … last - 1."""
+    s: SimulationArrays = borrowed(lent.arrays)
+    for e in range(first, last):
+        index_caches(s.cluster, e)
+    return 0
+
+
+def _keep_index(simulation: Simulation) -> None:
+    """Let a simulation whose routers go by messages index what is cached from now on."""
+    arrays = simulation.arrays
+    if arrays.cluster.holders.shape[1] == 0:
+        simulation.arrays = arrays._replace(
+            cluster=with_block_index(arrays.cluster, simulation.cluster)
+        )
+        simulation.run(_index_range)
 
 
 class Forks:
@@ -138,6 +160,7 @@ class Forks:
         for simulation in (self._origin, self.simulation):
             simulation.reserve(flights, blocks)
         if self._see_truth:
+            _keep_index(self._origin)
             return
         forks = self.simulation.arrays
         knowledge = forks.knowledge._replace(
@@ -156,7 +179,8 @@ class Forks:
         fixed = _FIXED | _OF_INDEX if self._see_truth else _FIXED
         for part in ("cluster", "knowledge", "timers"):
             pairs += _pairs(getattr(origin, part), getattr(forks, part), fixed)
-        different = {id(source): (source, target) for source, target in pairs if source.size > 0}
+        kept = [pair for pair in pairs if pair[0].size > 0 and pair[1].size > 0]
+        different = {id(source): (source, target) for source, target in kept}
         return list(different.values())
 
 

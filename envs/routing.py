@@ -153,7 +153,7 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
         """Send the current request to instance `action`, or turn it away (action N)."""
         if not 0 <= action < self.action_space.n:
             raise ValueError(f"action: found {action!r}, allowed: 0 to {self.action_space.n - 1}")
-        if self.episodes.simulation.done[0]:
+        if self.episodes.simulation.is_over(0):
             raise gym.error.ResetNeeded("the episode has ended (or none was started): call reset")
         actions = np.array([action], np.int64)
         if len(self.episodes.unavailable(actions)) > 0:
@@ -162,7 +162,7 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
                 "info['action_mask'] tells which are"
             )
         observation, rewards, told = self.episodes.step(actions)
-        terminated = bool(self.episodes.simulation.done[0])
+        terminated = self.episodes.simulation.is_over(0)
         self._show()
         info = self._info() | {key: values[0] for key, values in told.items()}
         return self._first(observation), float(rewards[0]), terminated, False, info

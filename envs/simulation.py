@@ -154,6 +154,7 @@ class Simulation:
                 longest_leap=longest_leap,
                 own_instances=own_conditions,
                 changing_speed=any(fault.kind == "slow" for fault in self.faults),
+                block_index=not self.is_indexed,
             ),
             knowledge=view_arrays.allocate(
                 self.knowledge,
@@ -191,10 +192,12 @@ class Simulation:
     def arrays(self, arrays: SimulationArrays) -> None:
         self._arrays = arrays
         self._lent = lend(arrays)
+        self._view = view_arrays.show(self.cluster, arrays.knowledge)
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and other processes: neither pointers nor threads."""
-        return {key: value for key, value in vars(self).items() if key not in ("_lent", "_pool")}
+        made_anew = ("_lent", "_pool", "_view")
+        return {key: value for key, value in vars(self).items() if key not in made_anew}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _pool=None)
@@ -420,13 +423,17 @@ class Simulation:
     @property
     def view(self) -> View:
         """The current decision of every environment; overwritten by the next step."""
-        return view_arrays.show(self.cluster, self.arrays.knowledge)
+        return self._view
 
     @property
     def done(self) -> NDArray[np.bool_]:
         """Environments whose requests have all ended, bool [E]."""
         done: NDArray[np.bool_] = self.arrays.episodes["done"] != 0
         return done
+
+    def is_over(self, env: int) -> bool:
+        """`done` of one environment, for those who step but one."""
+        return bool(self.arrays.episodes["done"][env])
 
     @property
     def good(self) -> NDArray[np.int32]:

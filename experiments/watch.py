@@ -78,7 +78,7 @@ class Episode:
         spectator = Spectator(simulation, title)
         decider = begin(simulation, self.router, setup.cluster, [self.seed])
         for k in itertools.count(-self.skip):
-            if simulation.done[0]:
+            if simulation.is_over(0):
                 break
             if k == self.steps:
                 return

@@ -6,8 +6,8 @@ head. A request's slots join the list tail of the prefix first, so that a prefix
 before its head.
 
 Ids are looked up in a hash table with chains through the slots, so that eviction unlinks one
-element. Blocks that follow each other in a prompt usually have consecutive ids; the hash keeps
-groups of eight together, so that a prompt's blocks share cache lines instead of missing one by one.
+element. The hash keeps consecutive ids together, so that a prompt's blocks share cache lines
+instead of missing one by one.
 """
 
 import numpy as np
@@ -15,20 +15,13 @@ from numpy.typing import NDArray
 
 from prefixgym.envs.cluster.state import NONE
 from prefixgym.envs.jit import Record, kernel
-from prefixgym.envs.rng import mix64
-
-
-@kernel
-def table_position(key: int, size: int) -> np.int64:
-    """The chain that block `key` belongs to, in a table of `size` (a power of two) chains."""
-    group = mix64(np.uint64(key) >> np.uint64(3)) << np.uint64(3)
-    return np.int64((group | (np.uint64(key) & np.uint64(7))) & np.uint64(size - 1))
+from prefixgym.envs.rng import grouped_hash
 
 
 @kernel
 def find_slot(slots: NDArray[np.void], table: NDArray[np.int32], key: int) -> int:
     """The slot that caches block `key`, NONE if no one does."""
-    slot = table[table_position(key, table.size)]
+    slot = table[grouped_hash(key, table.size)]
     while slot != NONE and slots[slot].key != key:
         slot = slots[slot].chain
     return slot
@@ -37,7 +30,7 @@ def find_slot(slots: NDArray[np.void], table: NDArray[np.int32], key: int) -> in
 @kernel
 def insert_slot(slots: NDArray[np.void], table: NDArray[np.int32], slot: int, key: int) -> None:
     """Make `slot` findable under `key`, which no slot must be under yet."""
-    position = table_position(key, table.size)
+    position = grouped_hash(key, table.size)
     slots[slot].key = key
     slots[slot].chain = table[position]
     table[position] = slot
@@ -46,7 +39,7 @@ def insert_slot(slots: NDArray[np.void], table: NDArray[np.int32], slot: int, ke
 @kernel
 def erase_slot(slots: NDArray[np.void], table: NDArray[np.int32], slot: int) -> None:
     """Make `slot`, which is findable, unfindable."""
-    position = table_position(slots[slot].key, table.size)
+    position = grouped_hash(slots[slot].key, table.size)
     if table[position] == slot:
         table[position] = slots[slot].chain
     else:

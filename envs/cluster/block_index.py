@@ -2,20 +2,28 @@
 
 Looking a prompt up costs one probe a block, however many instances there are: the sets of holders
 are bits of a word, intersected along the prompt. An entry exists while its set is not empty.
+
+This is the truth. Where routers go by messages nobody asks it, and no memory is kept for it.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.envs.cluster.block_cache import table_position
-from prefixgym.envs.cluster.state import NONE, ClusterArrays
-from prefixgym.envs.jit import kernel
+from prefixgym.envs.cluster.state import NONE, ClusterArrays, settings_row
+from prefixgym.envs.jit import cold_kernel, kernel
+from prefixgym.envs.rng import grouped_hash
+
+
+@kernel
+def is_indexed(c: ClusterArrays) -> bool:
+    """Whether the index is kept."""
+    return c.holders.shape[1] > 0
 
 
 @kernel
 def find_holders(c: ClusterArrays, e: int, key: int) -> int:
     """The entry of block `key`, NONE if no instance holds it."""
-    entry = c.holders_table[e, table_position(key, c.holders_table.shape[1])]
+    entry = c.holders_table[e, grouped_hash(key, c.holders_table.shape[1])]
     while entry != NONE and c.holders[e, entry].key != key:
         entry = c.holders[e, entry].chain
     return entry
@@ -27,7 +35,7 @@ def _add_entry(c: ClusterArrays, e: int, key: int) -> int:
     entry = c.environments[e].free_entry
     holders = c.holders[e, entry]
     c.environments[e].free_entry = holders.chain
-    position = table_position(key, c.holders_table.shape[1])
+    position = grouped_hash(key, c.holders_table.shape[1])
     holders.key = key
     holders.chain = c.holders_table[e, position]
     c.holders_table[e, position] = entry
@@ -40,7 +48,7 @@ def _drop_if_empty(c: ClusterArrays, e: int, entry: int) -> None:
     holders = c.holders[e, entry]
     if holders.held != 0:
         return
-    position = table_position(holders.key, c.holders_table.shape[1])
+    position = grouped_hash(holders.key, c.holders_table.shape[1])
     if c.holders_table[e, position] == entry:
         c.holders_table[e, position] = holders.chain
     else:
@@ -67,6 +75,8 @@ def add_holder(c: ClusterArrays, e: int, key: int, instance: int) -> bool:
 @kernel
 def remove_holder(c: ClusterArrays, e: int, key: int, instance: int) -> None:
     """`instance` holds block `key` no more."""
+    if not is_indexed(c):
+        return
     entry = find_holders(c, e, key)
     c.holders[e, entry].held &= ~(np.uint64(1) << np.uint64(instance))
     _drop_if_empty(c, e, entry)
@@ -115,3 +125,13 @@ def reset_index(c: ClusterArrays, e: int) -> None:
         holders.held = 0
         holders.chain = entry + 1 if entry + 1 < num_entries else NONE
     c.environments[e].free_entry = 0
+
+
+@cold_kernel
+def index_caches(c: ClusterArrays, e: int) -> None:
+    """The index of what is cached now."""
+    reset_index(c, e)
+    for i in range(c.slots.shape[1]):
+        for slot in range(c.limits[settings_row(c, e), i].num_blocks):
+            if c.slots[e, i, slot].key != NONE:
+                add_holder(c, e, c.slots[e, i, slot].key, i)

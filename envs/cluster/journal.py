@@ -40,17 +40,6 @@ class Journals(NamedTuple):
     slots: NDArray[np.void]  # [E, N, C], with a field `key`: ids of the blocks cached now, or -1
 
 
-def new_journals(slots: NDArray[np.void], num_records: int) -> Journals:
-    """Empty journals of instances with these `slots`; with 0 records none is kept."""
-    num_envs, num_instances = slots.shape[:2]
-    return Journals(
-        np.zeros((num_envs, num_instances, num_records), JOURNAL),
-        np.zeros((num_envs, num_instances), np.int64),
-        np.zeros((num_envs, num_instances), np.int32),
-        slots,
-    )
-
-
 @kernel
 def note_change(
     j: Journals, e: int, i: int, instance: Record, kind: int, key: int, parent: int

@@ -3,10 +3,11 @@
 from prefixgym.envs.cluster.block_cache import (
     append_to_lru,
     erase_slot,
+    find_slot,
     insert_slot,
     remove_from_lru,
 )
-from prefixgym.envs.cluster.block_index import add_holder, remove_holder
+from prefixgym.envs.cluster.block_index import add_holder, is_indexed, remove_holder
 from prefixgym.envs.cluster.journal import REMOVED, STORED, note_change
 from prefixgym.envs.cluster.state import NONE, ClusterArrays
 from prefixgym.envs.jit import kernel
@@ -43,7 +44,11 @@ def publish_blocks(c: ClusterArrays, e: int, i: int, q: int, full_blocks: int) -
     last = min(full_blocks, flight.cacheable)
     for j in range(flight.published, last):
         key = c.flight_blocks[e, q, j]
-        if add_holder(c, e, key, i):
+        if is_indexed(c):
+            is_new = add_holder(c, e, key, i)
+        else:
+            is_new = find_slot(slots, c.slot_table[e, i], key) == NONE
+        if is_new:
             insert_slot(slots, c.slot_table[e, i], c.flight_slots[e, q, j], key)
             before = c.flight_blocks[e, q, j - 1] if j > 0 else NONE
             note_change(c.journals, e, i, c.instances[e, i], STORED, key, before)

@@ -8,10 +8,10 @@ snapshot of the cluster.
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from prefixgym.envs.clock import NEVER
-from prefixgym.envs.cluster.journal import Journals, new_journals
+from prefixgym.envs.cluster.journal import JOURNAL, Journals
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.memory import zeros_together
@@ -214,6 +214,7 @@ def allocate(
     longest_leap: int = np.iinfo(np.int32).max,
     own_instances: bool = False,
     changing_speed: bool = False,
+    block_index: bool = True,
 ) -> ClusterArrays:
     """Arrays for `num_envs` clusters; `reset` (engine) must run before their first use.
 
@@ -227,6 +228,7 @@ def allocate(
         own_instances: environments may be given instances of their own, see `set_instances`; none
             may have more blocks than `spec` says.
         changing_speed: instances may become slower.
+        block_index: keep the index of which instances hold a block.
 
     Raises:
         ValueError: more instances than `MAX_INSTANCES`.
@@ -244,18 +246,20 @@ def allocate(
     limits["longest_leap"] = longest_leap
     limits["block_size"] = spec.block_size
     grid = (num_envs, num_instances)
-    held_blocks = sum(blocks)
     arrays = zeros_together(
         {
+            "records": ((*grid, journal), JOURNAL),
             "status": (grid, STATUS),
             "instances": (grid, INSTANCE),
             "environments": ((num_envs,), ENVIRONMENT),
             "running": ((*grid, int(limits["max_sequences"].max())), RUNNING),
             "slots": ((*grid, max(blocks)), SLOT),
             "slot_table": ((*grid, _power_of_two(2 * max(blocks))), np.int32),
-            "holders": ((num_envs, held_blocks), HOLDERS),
-            "holders_table": ((num_envs, _power_of_two(2 * held_blocks)), np.int32),
+            **_block_index(num_envs, sum(blocks) if block_index else 0),
         }
+    )
+    journals = Journals(
+        arrays.pop("records"), np.zeros(grid, np.int64), np.zeros(grid, np.int32), arrays["slots"]
     )
     arrays["slots"]["key"] = NONE  # also of memory that a smaller instance does not have
     cost = [
@@ -268,10 +272,25 @@ def allocate(
         cost=nominal.copy() if changing_speed else nominal,
         nominal=nominal,
         limits=np.tile(limits, (rows, 1)),
-        journals=new_journals(arrays["slots"], journal),
+        journals=journals,
         **arrays,
         **_flight_arrays(num_envs, num_flights, blocks_per_flight),
     )
+
+
+def _block_index(num_envs: int, held_blocks: int) -> dict[str, tuple[tuple[int, ...], DTypeLike]]:
+    positions = _power_of_two(2 * held_blocks) if held_blocks > 0 else 0
+    return {
+        "holders": ((num_envs, held_blocks), HOLDERS),
+        "holders_table": ((num_envs, positions), np.int32),
+    }
+
+
+def with_block_index(arrays: ClusterArrays, spec: ClusterSpec) -> ClusterArrays:
+    """The same state with room for the index of blocks, which must then be made everywhere."""
+    held_blocks = sum(spec.kv_blocks(i) for i in range(len(spec.instances)))
+    index: dict[str, Any] = zeros_together(_block_index(len(arrays.environments), held_blocks))
+    return arrays._replace(**index)
 
 
 def set_instances(

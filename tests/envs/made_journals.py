@@ -148,7 +148,8 @@ class Instances:
         if ms is not None:
             self.hear(round(ms * MS), e=w // self.routers)
         beliefs = self.arrays.beliefs
-        entries = beliefs.table.slots[w][beliefs.table.slots[w] != NONE]
+        entries = beliefs.table.slots["entry"][w]
+        entries = entries[entries != NONE]
         holders = (beliefs.entries["known"] | beliefs.entries["own"])[w, entries]
         return set(beliefs.table.ids[w, entries][(holders >> np.uint64(i)) & np.uint64(1) == 1])
 

@@ -1,6 +1,7 @@
 """Forks go on exactly as their origin would, whatever else is tried out beside them."""
 
 import numpy as np
+from cluster_invariants import check_index
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -18,7 +19,8 @@ from prefixgym.envs.simulation import Simulation
 def test_a_fork_is_its_origin(case: Case, data: st.DataObject) -> None:
     origin = case.simulation()
     most = case.actions.shape[1]
-    forks = Forks(origin, 3, record=True)
+    see_truth = data.draw(st.booleans())
+    forks = Forks(origin, 3, record=True, see_truth=see_truth)
     forks.restart()
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     for k in range(data.draw(st.integers(0, most - 1))):
@@ -36,6 +38,8 @@ def test_a_fork_is_its_origin(case: Case, data: st.DataObject) -> None:
         wild[1::3] = rng.integers(0, len(case.cluster.instances), 2)
         forks.simulation.step(wild)
         origin.step(actions)
+        for k in np.flatnonzero(taken & see_truth).tolist():
+            check_index(forks.simulation.arrays.cluster, k)
     for k in (0, 2, 3, 5):
         if taken[k]:
             found, expected = forks.simulation.outcomes(k), origin.outcomes(k // 3)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from prefixgym.envs.clock import to_ticks
 from prefixgym.envs.jit import cold_kernel
-from prefixgym.envs.memory import widened
+from prefixgym.envs.memory import widened, zeros_together
 from prefixgym.envs.view import id_table, recency
 from prefixgym.envs.view.id_table import NONE, IdTable
 from prefixgym.envs.view.knowledge import Index
@@ -107,34 +107,35 @@ SENT = np.dtype([("start", np.int64), ("count", np.int64)], align=True)
 
 LINE = np.dtype(
     [
+        # What snapshots look at, side by side
         ("next_turn", np.int64),  # ticks of the next snapshot
         ("last_turn", np.int64),
         ("interval", np.int64),  # ticks
-        # the instance: how far it has told its story to this router
         ("position", np.int64),  # records of the journal that snapshots contain, or that were sent
-        ("epoch_start", np.int64),  # snapshots: position at which the epoch began
-        ("cached", np.int64),  # snapshots: blocks cached there
-        ("next_number", np.int64),  # events: within the epoch
-        ("epoch_sent", np.int64),  # events: value of `sent` when the epoch began
-        ("sent", np.int64),  # events: messages numbered since the episode's start
-        ("serial", np.int64),  # counts messages for random draws
-        ("order", np.int64),  # counts messages under way
-        # the router
+        ("epoch_start", np.int64),  # position at which the instance's epoch began
+        ("cached", np.int64),  # blocks cached there
         ("heard", np.int64),  # version of the snapshot, number of the message last taken in
-        ("believed", np.int64),  # snapshots: position of the one last taken in
-        ("floor", np.int64),  # events: changes in messages before this number count no more
+        ("believed", np.int64),  # position of the snapshot last taken in
         ("epoch", np.int32),  # of the instance
         ("heard_epoch", np.int32),
-        ("exact", np.int32),  # snapshots: 1 if `known` is what the one last taken in contained
-        ("asked", np.int32),  # 1 while an answer is awaited
+        ("exact", np.int32),  # 1 if `known` is what the snapshot last taken in contained
         ("under_way", np.int32),  # messages in `under_way`
-        ("held", np.int32),  # messages in `held`
         ("num_diffs", np.int32),
         ("next_diff", np.int32),
+        # Messages and events
+        ("serial", np.int64),  # counts messages for random draws
+        ("order", np.int64),  # counts messages under way
+        ("next_number", np.int64),  # within the epoch
+        ("epoch_sent", np.int64),  # value of `sent` when the epoch began
+        ("sent", np.int64),  # messages numbered since the episode's start
+        ("floor", np.int64),  # changes in messages before this number count no more
+        ("asked", np.int32),  # 1 while an answer is awaited
+        ("held", np.int32),  # messages in `held`
     ],
     align=True,
 )
-"""What is between one router and one instance."""
+"""What is between one router and one instance: how far the instance has told its story, how far
+the router has heard it."""
 
 CONTROL = np.dtype(
     [
@@ -263,14 +264,21 @@ def allocate(
     dated = room if config["dated"] else 0
     own = room if config["own"] else 0
     grid = (rows, num_instances)
+    arrays = zeros_together(
+        {
+            "lines": (grid, LINE),
+            "entries": ((rows, room), ENTRY),
+            "under_way": ((*grid, under_way), MESSAGE),
+        }
+    )
     return IndexArrays(
         config=np.array([config]),
         keys=np.zeros(rows, np.uint64),
         control=np.zeros(rows, CONTROL),
-        lines=np.zeros(grid, LINE),
+        lines=arrays["lines"],
         beliefs=Beliefs(
             table=id_table.id_table(rows, room),
-            entries=np.zeros((rows, room), ENTRY),
+            entries=arrays["entries"],
             links=np.zeros((rows, room if events and config["drop_descendants"] else 0), LINK),
             changed=np.zeros((rows, dated, num_instances), np.int64),
             buried=recency.recency(rows, dated, num_instances),
@@ -278,7 +286,7 @@ def allocate(
             recent=recency.recency(rows, own, num_instances),
         ),
         diffs=np.zeros((*grid, DIFFS if index.snapshots.adaptive else 0), np.int64),
-        under_way=np.zeros((*grid, under_way), MESSAGE),
+        under_way=arrays["under_way"],
         held=np.zeros((*grid, index.events.buffer if events else 0), MESSAGE),
         sent=np.zeros((*grid, kept), SENT),
     )
@@ -330,7 +338,7 @@ def reset(x: IndexArrays, w: int, key: np.uint64) -> None:
     x.keys[w] = key
     config, beliefs, num_instances = x.config[0], x.beliefs, x.lines.shape[1]
     for slot in range(beliefs.table.slots.shape[1]):
-        entry = beliefs.table.slots[w, slot]
+        entry = beliefs.table.slots[w, slot].entry
         if entry != NONE:
             beliefs.entries[w, entry] = np.zeros(1, ENTRY)[0]
     id_table.clear(beliefs.table, w)

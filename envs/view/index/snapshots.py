@@ -17,7 +17,7 @@ from prefixgym.envs.view.index.arrays import (
     IndexArrays,
 )
 from prefixgym.envs.view.index.beliefs import bit_of, entry_for, release
-from prefixgym.envs.view.index.delivery import SNAPSHOT, send, take_first
+from prefixgym.envs.view.index.delivery import SNAPSHOT, send
 from prefixgym.envs.view.index.rebuild import FAILED, rebuild, settle
 
 _LEAST_DIFFS = 3
@@ -59,22 +59,25 @@ def _follow(j: Journals, x: IndexArrays, e: int, w: int, i: int, stamp: int) -> 
 
 
 @kernel
-def take_turn(j: Journals, x: IndexArrays, e: int, w: int, i: int) -> None:
-    """Instance i sends a snapshot, unless it is silent."""
+def take_turn(j: Journals, x: IndexArrays, e: int, w: int, i: int) -> bool:
+    """Instance i sends a snapshot, unless it is silent; whether it arrives at once."""
     line, control = x.lines[w, i], x.control[w]
     time = line.next_turn
     _follow(j, x, e, w, i, 2 * time)
     line.last_turn = time
     line.next_turn = time + line.interval
     if j.silent[e, i] != 0:
-        return
+        return False
     version = line.position - line.epoch_start
     control.bytes += HEADER_BYTES + HASH_BYTES * line.cached
-    if x.config[0].perfect and version == line.heard and line.epoch == line.heard_epoch:
-        control.messages += 1  # and it tells nothing new
+    if not x.config[0].perfect:
+        send(x, w, i, time, SNAPSHOT, version, line.position, 0)
+        return False
+    control.messages += 1
+    if version == line.heard and line.epoch == line.heard_epoch:  # it tells nothing new
         control.ignored += 1
-        return
-    send(x, w, i, time, SNAPSHOT, version, line.position, 0)
+        return False
+    return True
 
 
 @kernel
@@ -141,11 +144,19 @@ def _adapt(x: IndexArrays, w: int, i: int, changes: int, time: int) -> None:
 
 
 @kernel
-def take_in_snapshot(j: Journals, x: IndexArrays, e: int, w: int, i: int) -> None:
-    """The first snapshot under way arrives."""
+def take_in_snapshot(
+    j: Journals,
+    x: IndexArrays,
+    e: int,
+    w: int,
+    i: int,
+    version: int,
+    position: int,
+    epoch: int,
+    time: int,
+) -> None:
+    """A snapshot arrives: of the journal up to `position`, its epoch's version `version`."""
     config, line, control = x.config[0], x.lines[w, i], x.control[w]
-    message = x.under_way[w, i, take_first(x.under_way[w, i], line)]
-    version, position, epoch = message.number, message.start, message.epoch
     same_epoch = epoch == line.heard_epoch or config.accept_restarts == 0
     if version <= line.heard if same_epoch else epoch < line.heard_epoch:
         control.ignored += 1
@@ -167,4 +178,4 @@ def take_in_snapshot(j: Journals, x: IndexArrays, e: int, w: int, i: int) -> Non
     line.believed = position
     line.exact = 1
     if config.adaptive != 0:
-        _adapt(x, w, i, changes, message.arrival)
+        _adapt(x, w, i, changes, time)

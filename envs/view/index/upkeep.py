@@ -9,7 +9,7 @@ stories of different instances do not touch each other.
 from prefixgym.envs.cluster.journal import Journals
 from prefixgym.envs.jit import cold_kernel
 from prefixgym.envs.view.index.arrays import EVENTS, SNAPSHOTS, IndexArrays
-from prefixgym.envs.view.index.delivery import next_arrival
+from prefixgym.envs.view.index.delivery import next_arrival, take_first
 from prefixgym.envs.view.index.events import forget, hear, send_batch, skip_unsent
 from prefixgym.envs.view.index.own_decisions import expire, forget_own
 from prefixgym.envs.view.index.snapshots import take_in_snapshot, take_turn
@@ -40,9 +40,15 @@ def bring_up_to_date(j: Journals, x: IndexArrays, e: int, w: int, now: int, unti
         # instant has brought.
         while config.source == SNAPSHOTS and min(line.next_turn, next_arrival(heap, line)) <= until:
             if next_arrival(heap, line) <= line.next_turn:
-                take_in_snapshot(j, x, e, w, i)
+                message = heap[take_first(heap, line)]
+                arrives, time = True, message.arrival
+                version, position, epoch = message.number, message.start, message.epoch
             else:
-                take_turn(j, x, e, w, i)
+                arrives, time = take_turn(j, x, e, w, i), line.last_turn
+                version, position = line.position - line.epoch_start, line.position
+                epoch = line.epoch
+            if arrives:
+                take_in_snapshot(j, x, e, w, i, version, position, epoch, time)
         while config.source == EVENTS:
             arrival = next_arrival(heap, line)
             is_behind = line.position < j.ends[e, i]

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.cluster.block_cache import find_slot
-from prefixgym.envs.cluster.block_index import find_holders
+from prefixgym.envs.cluster.block_index import find_holders, is_indexed
 from prefixgym.envs.cluster.state import NEVER_DUE, NONE, ClusterArrays, settings_row
 
 ABSENT_KEY = 2**60
@@ -22,7 +22,7 @@ def check_cluster(c: ClusterArrays, e: int, held: Sequence[int] = ()) -> None:
     for i in range(c.status.shape[1]):
         queued += _check_requests(c, e, i)
         _check_blocks(c, e, i)
-    _check_index(c, e)
+    check_index(c, e)
     assert len(set(queued)) == len(queued), "a request is in two places"
     environment = c.environments[e]
     assert environment["num_events"] == 0
@@ -87,8 +87,10 @@ def _check_blocks(c: ClusterArrays, e: int, i: int) -> None:
     assert find_slot(slots, table, ABSENT_KEY) == NONE
 
 
-def _check_index(c: ClusterArrays, e: int) -> None:
-    """Check the table of holders against what the instances hold."""
+def check_index(c: ClusterArrays, e: int) -> None:
+    """Check the table of holders against what the instances hold, if it is kept."""
+    if not is_indexed(c):
+        return
     index = indexed(c, e)
     for i in range(c.status.shape[1]):
         keys = c.slots[e, i]["key"][: c.limits[settings_row(c, e), i]["num_blocks"]]

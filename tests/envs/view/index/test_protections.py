@@ -32,10 +32,11 @@ def lose(instances: Instances, ms: float) -> None:
 
 def deliver_late(instances: Instances, ms: float, delay: float) -> None:
     """What is sent up to now and has not been heard takes so many ms."""
-    before = int(instances.arrays.config["delay"][0])
-    instances.arrays.config["delay"] = round(delay * 10**9)
+    config = instances.arrays.config
+    before = config.copy()
+    config["delay"], config["perfect"] = round(delay * 10**9), 0
     instances.believed(ms)
-    instances.arrays.config["delay"] = before
+    config[:] = before
 
 
 @pytest.mark.parametrize(("recover", "expected"), [(True, {1, 2, 3}), (False, {1, 3})])
