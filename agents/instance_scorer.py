@@ -1,104 +1,96 @@
-"""A policy that scores every instance with one shared network.
+"""The instance scorer as actor, with a critic beside it, for Stable-Baselines3's algorithms."""
 
-Nothing in routing depends on an instance's number, so a network need not learn it N times: it sees
-one instance beside a summary of all, and gives a score. Permuting the instances permutes the scores
-(Deep Sets, arXiv 1703.06114; RLScheduler's kernel network, SC20). A plain network over the whole
-observation does not learn this task (`rl.md` §5.2, §5.4).
-"""
-
-import functools
+from collections.abc import Sequence
 from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
 import torch
-from stable_baselines3.common.policies import MultiInputActorCriticPolicy
+from sb3_contrib.common.maskable.policies import MaskableMultiInputActorCriticPolicy
+from stable_baselines3.common.policies import BasePolicy, MultiInputActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.type_aliases import Schedule
 from torch import Tensor, nn
 
+from prefixgym.agents.scorer import ClusterEncoder, InstanceScorer, available, linear
 from prefixgym.envs.observation import INSTANCE_FIELDS, REQUEST_FIELDS
 
-ROW = len(INSTANCE_FIELDS) + len(REQUEST_FIELDS)
-_AVAILABLE = next(k for k, field in enumerate(INSTANCE_FIELDS) if field.name == "available")
-_NEVER = -1e9  # a score that no sampling picks; infinity would make the entropy NaN
+_REJECTION = -2.0
+"""Logit of rejecting, compared with that of the best instance, before anything was learned."""
+
+Observed = tuple[Tensor, Tensor]
+"""request [B, R] and instances [B, N, F]."""
 
 
-class InstanceRows(BaseFeaturesExtractor):
-    """Observation to one row an instance, [B, N, F + R]: its columns, then the request's."""
+class InstanceTable(BaseFeaturesExtractor):
+    """An observation's two parts, the instances as a table, [B, R] and [B, N, F]."""
 
     def __init__(self, observation_space: gym.spaces.Dict) -> None:
-        super().__init__(observation_space, features_dim=ROW)
+        super().__init__(observation_space, len(REQUEST_FIELDS) + len(INSTANCE_FIELDS))
 
-    def forward(self, observation: dict[str, Tensor]) -> Tensor:
-        """Rows of a batch of observations."""
+    def forward(self, observation: dict[str, Tensor]) -> Observed:
+        """Both parts of a batch of observations."""
         request = observation["request"]
-        instances = observation["instances"].reshape(len(request), -1, len(INSTANCE_FIELDS))
-        return torch.cat([instances, request[:, None].expand(-1, instances.shape[1], -1)], 2)
+        return request, observation["instances"].reshape(len(request), -1, len(INSTANCE_FIELDS))
 
 
-class InstanceNetwork(nn.Module):
-    """Two towers over rows [B, N, F + R]: [B, N, H + 1] for the policy, [B, H] for the value.
+def rejects(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> bool:
+    """Whether there is an action more than there are instances, which is to reject."""
+    table = cast(gym.spaces.Dict, observation_space)["instances"]
+    num_instances = int(np.prod(cast(gym.spaces.Box, table).shape)) // len(INSTANCE_FIELDS)
+    return int(cast(gym.spaces.Discrete, action_space).n) == num_instances + 1
 
-    Each embeds the rows and summarises them by mean and maximum. The policy looks at an embedding
-    beside the summary, the value at the summary alone. The policy's last column says which
-    instances are available.
-    """
 
-    def __init__(self, hidden: int) -> None:
+class InstanceActor(nn.Module):
+    """Logits of all actions: the instances' scores, and that of rejecting where it is allowed."""
+
+    def __init__(self, scorer: InstanceScorer, hidden: int, rejects: bool) -> None:
+        super().__init__()
+        self.scorer = scorer
+        self.reject = linear(hidden, 1, 0.01) if rejects else None
+
+    def forward(self, request: Tensor, instances: Tensor) -> Tensor:
+        """[B, N] or, with rejection, [B, N + 1]."""
+        encoded = self.scorer.encoder(request, instances)
+        scores = self.scorer.judge(encoded, instances)
+        if self.reject is None:
+            return scores
+        mask = available(instances)[:, :, None]
+        mean = torch.where(mask, encoded, 0.0).sum(1) / mask.sum(1).clamp(min=1)
+        best = torch.where(mask.any(1), scores.amax(1, keepdim=True), 0.0)
+        return torch.cat([scores, best + _REJECTION + self.reject(mean)], 1)
+
+
+class InstanceActorCritic(nn.Module):
+    """Where Stable-Baselines3 wants its `MlpExtractor`: logits [B, N], and H numbers to value."""
+
+    def __init__(self, actor: InstanceActor, hidden: int) -> None:
         super().__init__()
         self.latent_dim_pi = self.latent_dim_vf = hidden
-        self.policy_rows = nn.Sequential(nn.Linear(ROW, hidden), nn.Tanh())
-        self.policy = nn.Sequential(nn.Linear(3 * hidden, hidden), nn.Tanh())
-        self.value_rows = nn.Sequential(nn.Linear(ROW, hidden), nn.Tanh())
-        self.value = nn.Sequential(nn.Linear(2 * hidden, hidden), nn.Tanh())
+        self.actor = actor
+        self.critic = ClusterEncoder(hidden)
 
-    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, observed: Observed) -> tuple[Tensor, Tensor]:
         """Both."""
-        return self.forward_actor(rows), self.forward_critic(rows)
+        return self.forward_actor(observed), self.forward_critic(observed)
 
-    def forward_actor(self, rows: Tensor) -> Tensor:
-        """[B, N, H + 1]."""
-        embedded = self.policy_rows(rows)
-        summary = _summary(embedded)[:, None].expand(-1, embedded.shape[1], -1)
-        latent: Tensor = self.policy(torch.cat([embedded, summary], 2))
-        return torch.cat([latent, rows[:, :, _AVAILABLE, None]], 2)
+    def forward_actor(self, observed: Observed) -> Tensor:
+        """[B, N] or [B, N + 1]."""
+        logits: Tensor = self.actor(*observed)
+        return logits
 
-    def forward_critic(self, rows: Tensor) -> Tensor:
+    def forward_critic(self, observed: Observed) -> Tensor:
         """[B, H]."""
-        latent: Tensor = self.value(_summary(self.value_rows(rows)))
+        latent: Tensor = self.critic(*observed)
         return latent
 
 
-def _summary(embedded: Tensor) -> Tensor:
-    return torch.cat([embedded.mean(1), embedded.amax(1)], 1)
-
-
-class Scores(nn.Module):
-    """One score for each of N instances, [B, N], from their latent rows [B, N, H + 1].
-
-    Instances that are not available score as good as never. Where requests may be rejected, a last
-    column scores that, from the mean of the rows.
-    """
-
-    def __init__(self, hidden: int, rejects: bool) -> None:
-        super().__init__()
-        self.score = nn.Linear(hidden, 1)
-        self.reject = nn.Linear(hidden, 1) if rejects else None
-
-    def forward(self, latent: Tensor) -> Tensor:
-        """[B, N], or [B, N + 1]."""
-        rows, available = latent[:, :, :-1], latent[:, :, -1]
-        scores = self.score(rows).squeeze(2).masked_fill(available == 0, _NEVER)
-        return scores if self.reject is None else torch.cat([scores, self.reject(rows.mean(1))], 1)
-
-
-class InstanceScorerPolicy(MultiInputActorCriticPolicy):
-    """Actor and critic on `PrefixRouting` for Stable-Baselines3's PPO and A2C.
+class _InstancePolicy(BasePolicy):
+    """What the policies below share.
 
     Args:
         observation_space, action_space, lr_schedule: given by the algorithm.
-        hidden: H, width of every layer.
+        hidden, prior, attention: as for `InstanceScorer`; the critic is as wide.
         settings: as for `MultiInputActorCriticPolicy`; `net_arch` has no effect.
     """
 
@@ -108,23 +100,25 @@ class InstanceScorerPolicy(MultiInputActorCriticPolicy):
         action_space: gym.spaces.Discrete,
         lr_schedule: Schedule,
         hidden: int = 32,
+        prior: Sequence[float] | None = None,
+        attention: bool = False,
         **settings: Any,
     ) -> None:
-        self.hidden = hidden
-        settings["features_extractor_class"] = InstanceRows
+        self.choices = {"hidden": hidden, "prior": prior, "attention": attention}
+        settings["features_extractor_class"] = InstanceTable
+        settings["ortho_init"] = False  # the networks start themselves, some layers at zero
         super().__init__(observation_space, action_space, lr_schedule, **settings)
 
     def _build_mlp_extractor(self) -> None:
-        self.mlp_extractor = InstanceNetwork(self.hidden)  # type: ignore[assignment]
+        hidden = int(cast(int, self.choices["hidden"]))
+        scorer = InstanceScorer(**cast(dict[str, Any], self.choices))
+        actor = InstanceActor(scorer, hidden, rejects(self.observation_space, self.action_space))
+        self.mlp_extractor = InstanceActorCritic(actor, hidden)
 
     def _build(self, lr_schedule: Schedule) -> None:
-        super()._build(lr_schedule)
-        # Not N outputs from one latent, but one output from each of N.
-        space = cast(gym.spaces.Dict, self.observation_space)["instances"]
-        num_instances = int(np.prod(cast(gym.spaces.Box, space).shape)) // len(INSTANCE_FIELDS)
-        num_actions = int(cast(gym.spaces.Discrete, self.action_space).n)
-        self.action_net = Scores(self.hidden, rejects=num_actions == num_instances + 1)
-        self.action_net.apply(functools.partial(self.init_weights, gain=0.01))
+        super()._build(lr_schedule)  # type: ignore[misc]
+        self.action_net = nn.Identity()  # the actor's outputs are the logits
+        self.value_net = linear(self.mlp_extractor.latent_dim_vf, 1, 1.0)
         self.optimizer = self.optimizer_class(
             self.parameters(),
             lr=lr_schedule(1),  # type: ignore[call-arg]
@@ -132,4 +126,17 @@ class InstanceScorerPolicy(MultiInputActorCriticPolicy):
         )
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        return super()._get_constructor_parameters() | {"hidden": self.hidden}
+        return super()._get_constructor_parameters() | self.choices
+
+    @property
+    def scorer(self) -> InstanceActor:
+        """What `LearnedRouter` routes by."""
+        return self.mlp_extractor.actor
+
+
+class InstanceScorerPolicy(_InstancePolicy, MultiInputActorCriticPolicy):  # type: ignore[misc]
+    """Actor and critic for Stable-Baselines3's PPO and A2C."""
+
+
+class MaskableInstanceScorerPolicy(_InstancePolicy, MaskableMultiInputActorCriticPolicy):  # type: ignore[misc]
+    """Actor and critic for sb3-contrib's MaskablePPO."""

@@ -1,12 +1,12 @@
-"""A network trained with Stable-Baselines3 as a `Router`."""
+"""A network that scores instances, as a `Router`."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from stable_baselines3.common.policies import ActorCriticPolicy
+from torch import Tensor
 
 from prefixgym.baselines.router import Router
 from prefixgym.envs.cluster.spec import ClusterSpec
@@ -38,39 +38,56 @@ def _observe(
         write_observation(seen, e, constants, requests[e], instances[e])  # type: ignore[arg-type]
 
 
-class LearnedRouter(Router):
-    """The instance that the policy finds most likely, of those available.
-
-    Observations are written by the kernel that the environments use.
+class Observer:
+    """Observations of what a router sees, written by the kernel that the environments use.
 
     Args:
-        policy: of a Stable-Baselines3 actor-critic algorithm, trained on `PrefixRouting`.
+        cluster: what the episodes run on.
+        num_envs: E.
+    """
+
+    def __init__(self, cluster: ClusterSpec, num_envs: int) -> None:
+        shape = (num_envs, len(cluster.instances), len(INSTANCE_FIELDS))
+        self._constants = instance_constants(cluster)
+        self._requests = np.empty((num_envs, len(REQUEST_FIELDS)), np.float32)
+        self._instances = np.empty(shape, np.float32)
+
+    def __call__(self, view: View) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """request [E, R] and instances [E, N, F], in arrays that the next call writes over."""
+        seen = _Seen(view.requests, view.instances)
+        _observe(seen, self._constants, self._requests, self._instances)
+        return self._requests, self._instances
+
+
+class LearnedRouter(Router):
+    """The instance that the network scores highest, of those available.
+
+    Args:
+        network: request [E, R] and instances [E, N, F], as in `prefixgym.envs.observation`, to
+            scores [E, N], with one column more if it may reject: an `InstanceScorer`, or `scorer`
+            of a Stable-Baselines3 policy of this package.
     """
 
     name = "learned"
     source = "trained in this environment (rl.md §5)"
+    family = "learned"
+    knows = ("index", "ledger", "telemetry")
 
-    def __init__(self, policy: ActorCriticPolicy) -> None:
-        self.policy = policy
+    def __init__(self, network: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.network = network
 
     def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
         """Nothing is remembered but what the cluster is made of."""
-        shape = (len(seeds), len(cluster.instances), len(INSTANCE_FIELDS))
-        self._constants = instance_constants(cluster)
-        self._requests = np.empty((len(seeds), len(REQUEST_FIELDS)), np.float32)
-        self._instances = np.empty(shape, np.float32)
+        self._observe = Observer(cluster, len(seeds))
 
     def route(self, view: View) -> NDArray[np.int64]:
         """Highest score, lowest index among equals."""
-        seen = _Seen(view.requests, view.instances)
-        _observe(seen, self._constants, self._requests, self._instances)
-        observation = {
-            "request": torch.from_numpy(self._requests),
-            "instances": torch.from_numpy(self._instances).flatten(1),
-        }
+        request, instances = self._observe(view)
         with torch.no_grad():
-            distribution: Any = self.policy.get_distribution(observation).distribution
-        logits = distribution.logits.numpy()
-        allowed = view.available | ~view.available.any(1, keepdims=True)
-        chosen: NDArray[np.int64] = np.where(allowed, logits, -np.inf).argmax(1)
+            tensors = torch.from_numpy(request), torch.from_numpy(instances)
+            scores = self.network(*tensors).numpy()
+        allowed = np.ones(scores.shape, np.bool_)
+        num_instances = instances.shape[1]
+        allowed[:, :num_instances] = view.available | ~view.available.any(1, keepdims=True)
+        chosen: NDArray[np.int64] = np.where(allowed, scores, -np.inf).argmax(1)
         return chosen

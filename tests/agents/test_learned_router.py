@@ -25,13 +25,14 @@ def policy_for(env: PrefixRoutingVectorEnv) -> InstanceScorerPolicy:
 @pytest.mark.parametrize("scenario", ["shared-prompts-8", "chat-16-mixed"])
 def test_it_routes_as_the_policy_acts_in_the_environment(scenario: str) -> None:
     env = PrefixRoutingVectorEnv(3, scenario, rate=200.0, num_requests=60)
-    router = LearnedRouter(policy_for(env))
+    policy = policy_for(env)
+    router = LearnedRouter(policy.scorer)
     observation: Any = env.reset(seed=0)[0]
     router.reset(env.episodes.simulation.cluster, [0, 1, 2])
     generator = np.random.default_rng(0)
     chosen = []
     for _ in range(60):
-        expected, _ = router.policy.predict(observation, deterministic=True)
+        expected, _ = policy.predict(observation, deterministic=True)
         actions = router.route(env.episodes.simulation.view)
         assert actions.tolist() == expected.tolist()
         chosen.append(actions)
@@ -41,7 +42,7 @@ def test_it_routes_as_the_policy_acts_in_the_environment(scenario: str) -> None:
 
 def test_it_avoids_unavailable_instances() -> None:
     env = PrefixRoutingVectorEnv(2, num_requests=5)
-    router = LearnedRouter(policy_for(env))
+    router = LearnedRouter(policy_for(env).scorer)
     simulation: Simulation = env.episodes.simulation
     env.reset(seed=0)
     router.reset(simulation.cluster, [0, 1])
