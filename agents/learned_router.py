@@ -1,13 +1,16 @@
 """A network that scores instances, as a `Router`."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from prefixgym.agents.weights import checksum, load_weights
 from prefixgym.baselines.router import Router
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel
@@ -91,3 +94,23 @@ class LearnedRouter(Router):
         allowed[:, :num_instances] = view.available | ~view.available.any(1, keepdims=True)
         chosen: NDArray[np.int64] = np.where(allowed, scores, -np.inf).argmax(1)
         return chosen
+
+
+@dataclass
+class WeightsRouter(LearnedRouter):
+    """A network with the weights of one file; `named_weights` makes a class for each file.
+
+    Attributes:
+        weights: first digits of the SHA-256 of the file. Given, the file must have it, so that a
+            result says which weights it is of.
+    """
+
+    path: ClassVar[Path]
+
+    weights: str = ""
+
+    def __post_init__(self) -> None:
+        found = checksum(self.path)
+        self.require("weights", found.startswith(self.weights), f"{found}, which the file has")
+        self.weights = found
+        super().__init__(load_weights(self.path)[0])

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Literal, TypeVar, get_args
@@ -112,6 +113,20 @@ def register(router: R) -> R:
     return router
 
 
+_PREFIXES: dict[str, Callable[[str], type[Router]]] = {}
+
+
+def register_prefix(prefix: str, find: Callable[[str], type[Router]]) -> None:
+    """Make names that start with `prefix/` or `prefix:` known: `find` gives their classes.
+
+    For routers that are files, of which there is no list: `router_names` does not name them. A name
+    means the same in every process, so that it can be sent to workers.
+    """
+    if prefix in _PREFIXES:
+        raise ValueError(f"router prefix {prefix!r} is registered twice")
+    _PREFIXES[prefix] = find
+
+
 ENTRY_POINTS = "prefixgym.routers"
 """Group of the entry points by which other packages name modules that register routers."""
 
@@ -137,10 +152,15 @@ def router_names() -> list[str]:
 def router_class(name: str) -> type[Router]:
     """The class of the router called `name`."""
     _load_entry_points()
+    prefix = re.split("[/:]", name, maxsplit=1)[0]
+    if prefix in _PREFIXES and prefix != name:
+        return _PREFIXES[prefix](name)
     try:
         return _REGISTRY[name]
     except KeyError:
-        raise ValueError(f"router: found {name!r}, allowed: {', '.join(_REGISTRY)}") from None
+        families = [f"{known}/…" for known in _PREFIXES]
+        allowed = ", ".join([*_REGISTRY, *families])
+        raise ValueError(f"router: found {name!r}, allowed: {allowed}") from None
 
 
 def make_router(name: str, parameters: Mapping[str, Any] | None = None) -> Router:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,7 +55,8 @@ class Cell:
         }
         text = json.dumps(identity, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-        return f"{self.scenario.name}_{self.rate:g}_{self.router}_{digest}"
+        router_name = re.sub(r"[^\w.-]+", "-", self.router)  # learned routers are called by paths
+        return f"{self.scenario.name}_{self.rate:g}_{router_name}_{digest}"
 
     @property
     def decisions(self) -> int:

@@ -1,0 +1,1 @@
+"""Training of routers: what is learned and how, and how it is judged."""
