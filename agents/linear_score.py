@@ -191,6 +191,12 @@ def card_of(path: Path) -> dict[str, Any]:
     return found
 
 
+def linear_score(weights: Mapping[str, float]) -> LinearScore:
+    """A router with these weights by column, the defaults for others."""
+    values: dict[str, Any] = dict(weights)
+    return LinearScore(**values)
+
+
 def weights_of(router: LinearScore) -> dict[str, float]:
     """The weights of a router by column."""
     values = dataclasses.asdict(router)

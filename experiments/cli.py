@@ -14,6 +14,7 @@ import typer
 import typer.core
 
 from prefixgym.experiments.console import RUNS, Json, print_json, print_tables
+from prefixgym.experiments.evolve_commands import evolve
 from prefixgym.experiments.paper_commands import paper
 from prefixgym.experiments.reference_commands import references
 from prefixgym.experiments.router_commands import app as routers_app
@@ -47,6 +48,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(evolve)
 app.command()(paper)
 app.command()(references)
 app.add_typer(routers_app, name="routers")

@@ -13,6 +13,7 @@ from prefixgym.agents.linear_score import (
     LinearScore,
     card_of,
     highest_score,
+    linear_score,
     load_weights,
     save_weights,
     weight_row,
@@ -33,7 +34,7 @@ def random_weights(seed: int) -> dict[str, float]:
 def test_it_takes_the_highest_weighted_sum_of_the_environments_observation(scenario: str) -> None:
     env = PrefixRoutingVectorEnv(3, scenario, rate=200.0, num_requests=60)
     weights = random_weights(0)
-    router = LinearScore(**weights)
+    router = linear_score(weights)
     observation: Any = env.reset(seed=0)[0]
     router.reset(env.episodes.simulation.cluster, [0, 1, 2])
     generator = np.random.default_rng(0)
@@ -52,7 +53,7 @@ def test_it_takes_the_highest_weighted_sum_of_the_environments_observation(scena
 def test_it_is_the_prior_of_an_untrained_network() -> None:
     env = PrefixRoutingVectorEnv(4, "chat-8", rate=60.0, num_requests=40)
     weights = random_weights(1)
-    router, scorer = LinearScore(**weights), InstanceScorer(prior=weight_row(weights).tolist())
+    router, scorer = linear_score(weights), InstanceScorer(prior=weight_row(weights).tolist())
     observation: Any = env.reset(seed=0)[0]
     router.reset(env.episodes.simulation.cluster, [0, 1, 2, 3])
     for _ in range(40):
@@ -67,7 +68,7 @@ def test_it_is_the_prior_of_an_untrained_network() -> None:
 def test_equals_go_to_the_lowest_index_and_unavailable_instances_get_nothing() -> None:
     env = PrefixRoutingVectorEnv(2, num_requests=5)
     env.reset(seed=0)
-    router = LinearScore(**dict.fromkeys(WEIGHED_COLUMNS, 0.0))
+    router = linear_score(dict.fromkeys(WEIGHED_COLUMNS, 0.0))
     simulation = env.episodes.simulation
     router.reset(simulation.cluster, [0, 1])
     assert router.route(simulation.view).tolist() == [0, 0]

@@ -1,0 +1,1 @@
+"""Routers' parameters searched by Optuna, with the same budget for each router."""
