@@ -40,7 +40,8 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
     request and about every instance, as fresh as the scenario says. `instances` is a table laid out
     row by row, `instances.reshape(N, F)`. The columns are listed in
     `prefixgym.envs.observation.OBSERVATION_FIELDS`. Rows of instances that may not be chosen are
-    zeros.
+    zeros: those that the router believes to be down (where the scenario has faults or an
+    autoscaler), and those that are not there (with `randomise`).
 
     ## Rewards
 

@@ -96,7 +96,7 @@ def _draw(ax: Axes, sweep: Sweep, rows: pl.DataFrame, panel: _Panel) -> None:
             label="published" if points else "",
         )  # fmt: skip
     ax.set_xticks(range(len(labels)), labels, fontsize=8)
-    if max(map(len, labels)) > 10:
+    if max(map(len, labels)) >= 10:
         ax.set_xticks(range(len(labels)), labels, fontsize=7, rotation=30, ha="right")
     ax.set_xlim(-0.4, len(labels) - 0.6)
     ax.set_xlabel(sweep.axis, fontsize=8)
