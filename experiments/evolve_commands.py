@@ -111,7 +111,7 @@ def evolve(
     events = Events(folder, progress.generation + 1)
     with _bar(budget, progress) as advance:
 
-        def on_generation(now: Progress) -> None:
+        def on_generation(now: "Progress") -> None:
             events.show(now.generation, now.history[-1])
             advance(now)
 
