@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+    EventAccumulator,
+)
 from typer.testing import CliRunner
 
 from prefixgym.agents.linear_score import card_of, load_weights

@@ -1,0 +1,1 @@
+"""Parameters that handcrafted routers were tuned to, a file for each scenario."""
