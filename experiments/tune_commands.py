@@ -1,7 +1,9 @@
 """`prefixgym tune ROUTER`: search a router's parameters, or those of all routers."""
 
 import os
+import threading
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,7 +72,7 @@ def tune(
     tables: dict[str, Any] = {}
     processes = min(workers or len(os.sched_getaffinity(0)), len(names))
     with (
-        ProcessPoolExecutor(processes) as pool,
+        ProcessPoolExecutor(processes, get_context("spawn"), initializer=_end_with_parent) as pool,
         progress_of([1] * len(names), len(names), "routers") as on_end,
     ):
         jobs = [pool.submit(_tuned, tuning, whole, name, seeds, folder) for name in names]
@@ -96,3 +98,15 @@ def _tuned(
     found = search(tuning, router, folder)
     validation = validated(found, whole, tuning.rate, whole.seeds.of("validation")[:seeds])
     return router, table_of(found, tuning, validation)
+
+
+def _end_with_parent() -> None:
+    """End this worker when its parent is gone, even by SIGKILL: its search goes on from disk."""
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
