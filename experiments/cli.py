@@ -15,6 +15,7 @@ import typer.core
 
 from prefixgym.experiments.console import RUNS, Json, print_json, print_tables
 from prefixgym.experiments.evolve_commands import evolve
+from prefixgym.experiments.imitate_commands import imitate
 from prefixgym.experiments.paper_commands import paper
 from prefixgym.experiments.reference_commands import references
 from prefixgym.experiments.router_commands import app as routers_app
@@ -50,6 +51,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(evolve)
+app.command()(imitate)
 app.command()(paper)
 app.command()(references)
 app.command()(tune)

@@ -1,0 +1,89 @@
+"""Learning to decide as a teacher does: cross-entropy of an instance scorer on labelled decisions.
+
+Shapes: D decisions, N instances, R and F columns as in `prefixgym.envs.observation`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from prefixgym.agents.scorer import InstanceScorer
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Decisions as they were observed, and where the teacher sends them.
+
+    Attributes:
+        requests: float32 [D, R].
+        instances: float32 [D, N, F].
+        actions: int64 [D].
+    """
+
+    requests: NDArray[np.float32]
+    instances: NDArray[np.float32]
+    actions: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+
+def joined(parts: Sequence[Labels]) -> Labels:
+    """All decisions of parts with the same number of instances."""
+    return Labels(
+        np.concatenate([part.requests for part in parts]),
+        np.concatenate([part.instances for part in parts]),
+        np.concatenate([part.actions for part in parts]),
+    )
+
+
+def imitate(
+    scorer: InstanceScorer,
+    labels: Labels,
+    *,
+    epochs: int = 10,
+    batch: int = 256,
+    learning_rate: float = 2e-3,
+    seed: int = 0,
+) -> list[float]:
+    """Fit the scorer by Adam, its learning rate falling to 0; returns each epoch's mean loss.
+
+    Args:
+        scorer: is changed.
+        labels: where an unavailable instance is the action, there was no other.
+        epochs: passes over all labels.
+        batch: decisions of a step.
+        learning_rate: of the first step.
+        seed: of the order of the decisions.
+    """
+    requests, instances, actions = (
+        torch.from_numpy(part) for part in (labels.requests, labels.instances, labels.actions)
+    )
+    steps = epochs * -(-len(labels) // batch)
+    optimizer = torch.optim.Adam(scorer.parameters(), lr=learning_rate)
+    falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
+    order = torch.Generator().manual_seed(seed)
+    losses = []
+    for _ in range(epochs):
+        total = 0.0
+        for chosen in torch.split(torch.randperm(len(labels), generator=order), batch):
+            scores = scorer(requests[chosen], instances[chosen])
+            loss = functional.cross_entropy(scores, actions[chosen])
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+            falling.step()
+            total += float(loss.detach()) * len(chosen)
+        losses.append(total / len(labels))
+    return losses
+
+
+def agreement(scorer: InstanceScorer, labels: Labels) -> float:
+    """Share of the decisions that the scorer takes as the teacher does."""
+    with torch.no_grad():
+        scores = scorer(torch.from_numpy(labels.requests), torch.from_numpy(labels.instances))
+    return float((scores.argmax(1).numpy() == labels.actions).mean())

@@ -1,0 +1,144 @@
+"""`prefixgym imitate TEACHER`: a network that decides as another router does."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prefixgym.experiments.console import RUNS, Json, print_json, print_tables
+from prefixgym.experiments.settings import Settings, split_settings
+
+
+def imitate(
+    teacher: Annotated[str, typer.Argument(help="See `prefixgym routers`; lookahead, say.")],
+    scenario: Annotated[str, typer.Option(help="A name or a .toml file.")],
+    settings: Settings = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests/s, by default the middle of the ladder.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=0, help="Of DAgger; 0 only clones.")] = 2,
+    episodes: Annotated[int, typer.Option(min=1, help="Labelled in each round.")] = 4,
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="Of a training episode, by default the scenario's.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over all labels in a round.")] = 10,
+    hidden: Annotated[int, typer.Option(min=1, help="Width of the network.")] = 32,
+    seeds: Annotated[int, typer.Option(min=1, help="Validation and test episodes.")] = 4,
+    seed: Annotated[int, typer.Option(min=0, help="Of the network.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder, by default runs/imitate-TEACHER-SCENARIO-SEED.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Clone a router, then let it correct the clone in the situations that the clone gets into.
+
+    The same command again goes on from where it was interrupted.
+    """
+    import json
+    import time
+
+    import torch
+
+    from prefixgym.agents.learned_router import LearnedRouter
+    from prefixgym.agents.linear_score import LinearScore, weight_row, weights_of
+    from prefixgym.agents.weights import card_of, save_weights
+    from prefixgym.baselines.router import make_router
+    from prefixgym.envs.scenarios.registry import load_scenario
+    from prefixgym.experiments.evolution import selection
+    from prefixgym.experiments.evolution.report import WEIGHTS, Events, compare, table_of
+    from prefixgym.experiments.evolution.selection import reference_rows
+    from prefixgym.experiments.imitation.rounds import Imitation, Round, learn
+    from prefixgym.experiments.progress import progress_of
+    from prefixgym.experiments.provenance import command, commit
+    from prefixgym.experiments.ranking import summarise
+    from prefixgym.experiments.table import scenario_table
+
+    began = time.monotonic()
+    torch.set_num_threads(1)  # networks this small are slower on two
+    parameters, overrides = split_settings(settings)
+    whole = load_scenario(scenario, overrides)
+    imitation = Imitation(
+        whole if requests is None else whole.with_num_requests(requests),
+        whole,
+        whole.rates[len(whole.rates) // 2] if rate is None else rate,
+        tuple(weight_row(weights_of(LinearScore())).tolist()),
+        rounds,
+        episodes,
+        hidden,
+        epochs,
+        seeds,
+        seed,
+    )
+    taught = make_router(teacher, parameters)
+    folder = out or RUNS / f"imitate-{teacher}-{whole.name}-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    _check_same(
+        folder / "imitation.json",
+        {
+            "teacher": repr(taught),
+            "scenario": json.loads(json.dumps(imitation.scenario.identity())),
+            "rate": imitation.rate,
+            "episodes": episodes,
+            "hidden": hidden,
+            "epochs": epochs,
+            "seed": seed,
+        },
+    )
+    events = Events(folder, 0)
+    with progress_of([1] * (rounds + 1), rounds + 1, "rounds") as on_end:
+
+        def on_round(one: Round) -> None:
+            events.show(one.number, one.figures())
+            on_end(1)
+
+        found = learn(imitation, taught, folder, on_round)
+    events.close()
+    validation = whole.seeds.of("validation")[:seeds]
+    limit = selection.LIMIT * max(reference_rows(whole, imitation.rate, validation).values())[1]
+
+    def preference(one: Round) -> tuple[bool, float]:
+        within = one.ttft_p99 <= limit
+        return within, one.attainment if within else -one.ttft_p99
+
+    best = max(found, key=preference)
+    compared = compare(
+        LearnedRouter(best.scorer), whole, imitation.rate, whole.seeds.of("test")[:seeds]
+    )
+    known = card_of(
+        best.scorer,
+        command=command(),
+        commit=commit(),
+        seed=seed,
+        training_seconds=round(time.monotonic() - began, 1),
+        scenario=whole.name,
+        table=table_of(compared),
+    )
+    save_weights(folder / WEIGHTS, best.scorer, known)
+    summary = summarise(compared)
+    if as_json:
+        shown = [{"round": one.number} | one.figures() for one in found]
+        print_json({"folder": str(folder), "rounds": shown, "cells": summary.to_dicts()})
+        return
+    print_tables([scenario_table(summary)])
+    for one in found:
+        typer.echo(
+            f"round {one.number}: {one.labels} labels, agrees with the teacher on "
+            f"{100 * one.agreement:.1f} %, validation attainment {100 * one.attainment:.2f} %, "
+            f"p99 TTFT {one.ttft_p99:.3f} s"
+        )
+    told = "within" if best.ttft_p99 <= limit else "ABOVE"
+    typer.echo(f"written: {folder / WEIGHTS}, of round {best.number}, {told} {limit:.3f} s")
+
+
+def _check_same(path: Path, settings: dict[str, object]) -> None:
+    """Labels in a folder are of one imitation; ValueError if it is another one's."""
+    import json
+
+    if not path.exists():
+        path.write_text(json.dumps(settings), encoding="utf-8")
+    known = json.loads(path.read_text(encoding="utf-8"))
+    for key, value in settings.items():
+        if known.get(key) != value:
+            raise ValueError(
+                f"{path}: its labels are of another {key}; choose another folder with --out"
+            )

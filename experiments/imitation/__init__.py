@@ -1,0 +1,1 @@
+"""Networks that imitate a teacher: behaviour cloning, then DAgger."""

@@ -1,0 +1,44 @@
+"""`prefixgym imitate` clones, corrects, keeps the best, and goes on from labels on disk."""
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner, Result
+
+from prefixgym.agents.weights import load_weights
+from prefixgym.experiments.cli import app
+from prefixgym.experiments.evolution.report import WEIGHTS
+
+SHORT = ("--rate", "60", "--episodes", "2", "--requests", "60", "--epochs", "3", "--seeds", "2")
+
+
+def run(tiny: Path, *arguments: str | Path) -> Result:
+    command = ["imitate", "min_ttft", "--scenario", tiny, *SHORT, "--hidden", "4", *arguments]
+    return CliRunner().invoke(app, [str(argument) for argument in command])
+
+
+def rounds_of(result: Result) -> list[dict[str, float]]:
+    assert result.exit_code == 0, result.output
+    found: list[dict[str, float]] = json.loads(result.stdout)["rounds"]
+    return found
+
+
+def test_an_interrupted_imitation_ends_as_one_that_was_not(tiny: Path, tmp_path: Path) -> None:
+    whole = rounds_of(run(tiny, "--rounds", "2", "--out", tmp_path / "whole", "--json"))
+    assert [one["imitation/labels"] for one in whole] == [120, 240, 360]
+    rounds_of(run(tiny, "--rounds", "1", "--out", tmp_path / "parts", "--json"))
+    (tmp_path / "parts" / "labels-1.unfinished").write_bytes(b"half")
+    assert rounds_of(run(tiny, "--rounds", "2", "--out", tmp_path / "parts", "--json")) == whole
+    scorer, card = load_weights(tmp_path / "whole" / WEIGHTS)
+    assert scorer.prior is not None
+    assert card.scenario == "tiny"
+    assert "learned" in card.table
+
+
+def test_labels_of_another_imitation_are_not_gone_on_with(tiny: Path, tmp_path: Path) -> None:
+    shown = run(tiny, "--rounds", "0", "--out", tmp_path)
+    assert shown.exit_code == 0
+    assert "round 0: 120 labels" in shown.stdout
+    result = run(tiny, "--rounds", "0", "--out", tmp_path, "--seed", "1")
+    assert result.exit_code == 2
+    assert "its labels are of another seed; choose another folder" in result.stderr
