@@ -28,6 +28,7 @@ from prefixgym.experiments.settings import (
 )
 from prefixgym.experiments.trace_commands import Format, ReaderOptions, reader_options
 from prefixgym.experiments.trace_commands import app as trace_app
+from prefixgym.experiments.train_commands import app as train_app
 from prefixgym.experiments.tune_commands import tune
 
 
@@ -58,6 +59,7 @@ app.command()(tune)
 app.add_typer(routers_app, name="routers")
 app.add_typer(scenarios_app, name="scenarios")
 app.add_typer(trace_app, name="trace")
+app.add_typer(train_app, name="train")
 
 
 def _cores() -> int:
@@ -242,44 +244,6 @@ def watch(
     if film is not None:
         film.write()
         typer.echo(f"written: {gif}")
-
-
-@app.command()
-def train(
-    scenario: Annotated[str, typer.Option(help="A name or a .toml file.")] = "shared-prompts-8",
-    settings: ScenarioSettings = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Requests/s, by default the middle of the ladder.")
-    ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Decisions to learn from.")] = 1_000_000,
-    seed: Annotated[int, typer.Option(min=0, help="Of network and episodes.")] = 0,
-    name: Annotated[
-        str, typer.Option(help="Write to runs/NAME; by default the scenario's and the seed.")
-    ] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Validation episodes to compare on.")] = 10,
-    as_json: Json = False,
-) -> None:
-    """Train a router by PPO and compare it on validation seeds."""
-    from prefixgym.envs.scenarios.registry import load_scenario
-    from prefixgym.experiments.progress import progress_of
-    from prefixgym.experiments.ranking import summarise
-    from prefixgym.experiments.table import scenario_table
-    from prefixgym.experiments.train import Training, compare
-    from prefixgym.experiments.train import train as learn
-
-    chosen = load_scenario(scenario, scenario_settings(settings))
-    at = chosen.rates[len(chosen.rates) // 2] if rate is None else rate
-    training = Training(chosen, at, steps, seed)
-    folder = RUNS / (name or f"{chosen.name}-{seed}")
-    work = [training.rollout_decisions] * training.rollouts
-    with progress_of(work, len(work), "rollouts") as on_rollout:
-        model = learn(training, folder, on_rollout)
-    summary = summarise(compare(model, training, chosen.seeds.of("validation")[:seeds]))
-    if as_json:
-        print_json({"folder": str(folder), "cells": summary.to_dicts()})
-        return
-    print_tables([scenario_table(summary)])
-    typer.echo(f"\nwritten: {folder / 'model.zip'}; see it with tensorboard --logdir {folder}")
 
 
 @app.command()

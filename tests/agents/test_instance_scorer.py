@@ -85,7 +85,7 @@ def test_all_parameters_learn_and_survive_a_file(
     assert set(frozen) <= {n for n in before if n.endswith(("head.bias", "attention.1.bias"))}
     model.save(tmp_path / "model.zip")
     model.policy.save(str(tmp_path / "policy.pt"))
-    observation = env.reset()
+    observation: Any = env.reset()
     for _ in range(4):  # until the instances differ: equal ones may differ by rounding
         observation = env.step(np.arange(4))[0]
     expected = model.predict(observation, deterministic=True)[0].tolist()
@@ -102,7 +102,7 @@ def test_all_parameters_learn_and_survive_a_file(
 def test_an_untrained_policy_with_a_prior_decides_as_it() -> None:
     env = PrefixRoutingVecEnv(4, num_requests=12, rate=200.0)
     choices = {"prior": PRIOR}
-    model = PPO(InstanceScorerPolicy, env, n_steps=16, device="cpu", policy_kwargs=choices)  # type: ignore[arg-type]
+    model = PPO(InstanceScorerPolicy, env, n_steps=16, device="cpu", policy_kwargs=choices)
     observation: Any = env.reset()
     for _ in range(8):
         table = observation["instances"].reshape(4, 8, FIELDS)

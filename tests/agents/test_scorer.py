@@ -100,7 +100,7 @@ def test_where_no_instance_is_available_all_scores_are_equal_and_finite() -> Non
 def test_a_population_of_networks_scores_as_each_of_them() -> None:
     networks = [scorer(prior=PRIOR, attention=True) for _ in range(3)]
     request, instances = cluster(5, 4)
-    stacked, _ = torch.func.stack_module_state(networks)  # type: ignore[arg-type]
+    stacked, _ = torch.func.stack_module_state(networks)
     buffers = dict(networks[0].named_buffers())
 
     def score(parameters: dict[str, Tensor]) -> Any:

@@ -1,0 +1,63 @@
+"""Trainings are files, with single keys overridden; what is wrong in them is named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefixgym.experiments.training.config import PPO, OffTheShelf, make_training
+from prefixgym.experiments.training.judge import Judge, Verdict, described_router
+
+
+def test_a_training_survives_its_own_file(tmp_path: Path) -> None:
+    overrides = {"clip": "0.1", "prior.ttft": "-5", "randomise.load": "[0.5, 2]", "slo.ttft": "1"}
+    training = make_training(PPO, None, overrides | {"rate": 30.0})
+    assert training.prior["ttft"] == -5.0
+    assert training.prior["hit"] == PPO().prior["hit"]
+    assert training.randomise.load == (0.5, 2.0)
+    assert training.load_scenario().slo.ttft == 1.0  # type: ignore[union-attr]
+    path = tmp_path / "mine.toml"
+    path.write_text(training.toml())
+    assert make_training(PPO, path, {}) == training
+    assert make_training(PPO, path, {"seed": "7"}).seed == 7
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"clipp": "1"}, r"--set: clipp: no such key, allowed: scenario, .*clip"),
+        ({"clip": "-1"}, r"--set: clip: found -1, input should be greater than 0"),
+        ({"prior.ttf": "1"}, r"prior: found \['ttf'\], allowed: available, hit"),
+        ({"clusters": "12"}, r"clusters: found 12, must be a multiple of rollouts_per_arrivals"),
+        ({"randomise.lod": "[1, 2]"}, r"randomise.lod: no such key, allowed: load"),
+        ({"credit": '"all"'}, r"credit: found 'all', input should be 'attributed'"),
+        ({"handcrafted": "[]"}, r"handcrafted: found none"),
+    ],
+)
+def test_what_is_wrong_is_named(overrides: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_training(PPO, None, overrides)
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text("clip = = 1")
+    with pytest.raises(ValueError, match=r"bad.toml: not a readable TOML file"):
+        make_training(OffTheShelf, path, {})
+
+
+def test_routers_are_described_with_their_parameters() -> None:
+    router: Any = described_router("loadaware:beta=0.25")
+    assert (router.name, router.beta) == ("loadaware", 0.25)
+    assert described_router("min_ttft").name == "min_ttft"
+    with pytest.raises(ValueError, match=r"router: found 'nope'"):
+        described_router("nope")
+
+
+def test_the_tail_is_held_against_the_best_handcrafted_router() -> None:
+    judge: Any = Judge(None, 1.0, [], tail_limit=1.1)  # type: ignore[arg-type]
+    judge.handcrafted["good"] = Verdict({"attainment": 0.9, "ttft_p99": 1.0})
+    judge.handcrafted["slow"] = Verdict({"attainment": 0.8, "ttft_p99": 9.0})
+    assert judge.best_handcrafted == "good"
+    assert judge.allows(Verdict({"attainment": 0.1, "ttft_p99": 1.1}))
+    assert not judge.allows(Verdict({"attainment": 1.0, "ttft_p99": 1.2}))
