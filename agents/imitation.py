@@ -84,6 +84,6 @@ def imitate(
 
 def agreement(scorer: InstanceScorer, labels: Labels) -> float:
     """Share of the decisions that the scorer takes as the teacher does."""
-    with torch.no_grad():
-        scores = scorer(torch.from_numpy(labels.requests), torch.from_numpy(labels.instances))
+    with torch.no_grad():  # copies are aligned, so that the last bits are always the same
+        scores = scorer(torch.tensor(labels.requests), torch.tensor(labels.instances))
     return float((scores.argmax(1).numpy() == labels.actions).mean())

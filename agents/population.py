@@ -8,6 +8,7 @@ m·K … m·K + K − 1.
 """
 
 import copy
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,6 +55,11 @@ class Population(Router):
     def router(self, member: NDArray[np.float64]) -> Router:
         """A router of its own with the parameters [P]."""
         raise NotImplementedError
+
+    @property
+    def digest(self) -> str:
+        """Tells populations apart that start elsewhere."""
+        return hashlib.sha256(self.origin.tobytes()).hexdigest()[:12]
 
     def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
         """Nothing is remembered, but there must be as many environments for each member."""
@@ -124,13 +130,20 @@ class NetworkPopulation(Population):
         found: NDArray[np.float64] = flat.numpy().astype(np.float64)
         return found
 
+    @property
+    def digest(self) -> str:
+        """The linear score that they correct counts as well."""
+        prior = self.scorer.prior
+        fixed = b"" if prior is None else prior.numpy().tobytes()
+        return hashlib.sha256(self.origin.tobytes() + fixed).hexdigest()[:12]
+
     def _tensors(self, members: NDArray[np.float64]) -> dict[str, Tensor]:
         """Parameters [M, P] as the scorer's own, each [M, …] float32."""
         sizes = [shape.numel() for shape in self._shapes.values()]
         parts = torch.split(torch.from_numpy(members.astype(np.float32)), sizes, 1)
         shapes = self._shapes.items()
         return {
-            name: part.reshape(-1, *shape)
+            name: part.reshape(-1, *shape).clone()  # see `route`
             for (name, shape), part in zip(shapes, parts, strict=True)
         }
 
@@ -153,8 +166,9 @@ class NetworkPopulation(Population):
 
     def route(self, view: View) -> NDArray[np.int64]:
         """Highest score, lowest index among equals."""
+        # Copies are aligned: the last bits of a product depend on where its factors lie.
         blocks = [
-            torch.from_numpy(rows).reshape(len(self.members), -1, *rows.shape[1:])
+            torch.from_numpy(rows).clone().reshape(len(self.members), -1, *rows.shape[1:])
             for rows in self._observe(view)
         ]
         with torch.no_grad():

@@ -103,7 +103,8 @@ def begin(search: Search, population: Population, folder: Path) -> Progress:
     Raises:
         ValueError: the checkpoint is of another search.
     """
-    identity = {"kind": population.name, "parameters": len(population.origin)} | search.identity
+    identity: dict[str, object] = {"kind": population.name, "start": population.digest}
+    identity |= search.identity
     found = checkpoint.read(folder / CHECKPOINT, identity)
     return _start(search, population, identity) if found is None else found
 

@@ -108,6 +108,9 @@ def test_a_checkpoint_of_another_search_is_not_gone_on_with(tiny: Path, tmp_path
         run(search_on(tiny, episodes=3), linear(), 1, tmp_path)
     with pytest.raises(ValueError, match="kind = 'linear_population', found 'network"):
         run(search_on(tiny), network(), 1, tmp_path)
+    elsewhere = LinearPopulation(weights_of(LinearScore()))
+    with pytest.raises(ValueError, match="its search has start = "):
+        run(search_on(tiny), elsewhere, 1, tmp_path)
 
 
 def test_a_half_written_checkpoint_is_not_seen(tiny: Path, tmp_path: Path) -> None:
