@@ -17,7 +17,8 @@ def learned_router(name: str) -> type[Router]:
     """
     from prefixgym.agents.learned_router import WeightsRouter
 
-    made = type("WeightsRouter", (WeightsRouter,), {"name": name, "path": _path_of(name)})
+    facts = {"name": name, "path": _path_of(name), "__doc__": WeightsRouter.__doc__}
+    made = type("WeightsRouter", (WeightsRouter,), facts)
     return dataclasses.dataclass(made)
 
 
