@@ -13,18 +13,18 @@ INSTALL := PYTHONWARNINGS="ignore:Editable installation" \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help leaderboard test bench lint clean FORCE
+.PHONY: help leaderboard test bench lint kernels clean FORCE
 
 help:
 	@sed -n 's/^## \{0,1\}//p' Makefile
 
-leaderboard: build/installed
+leaderboard: kernels
 	$(BIN)/prefixgym leaderboard $(LEADERBOARD_ARGS)
 
-test: lint build/peers
+test: lint build/peers kernels
 	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
-bench: build/installed
+bench: kernels
 	$(BIN)/prefixgym bench --page docs/benchmarks.md $(BENCH_ARGS)
 
 lint: build/installed
@@ -32,6 +32,10 @@ lint: build/installed
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python -m mypy -p prefixgym
 	MYPYPATH=tests/envs:tests/envs/cluster:tests/baselines:tests/baselines/peers $(BIN)/python -m mypy --explicit-package-bases tests
+
+# Once for each version of the sources; all processes find them on disk.
+kernels: build/installed
+	$(BIN)/python -m prefixgym.envs.compilation
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -370,20 +370,47 @@ def _most_in_flight(s: SimulationArrays, first: int, last: int) -> int:
 
 
 @kernel
-def step_range(lent: Lent, first: int, last: int, actions: NDArray[np.int64]) -> int:
+def needs_rows(episode: Record) -> bool:
+    """Whether further rows must be loaded before the next decision takes effect."""
+    return episode.more != 0 and episode.cursor == episode.num_requests
+
+
+ONE_STEP = -1
+"""No plan: one decision each, and its consequences shown."""
+
+
+@kernel
+def step_range(lent: Lent, first: int, last: int, actions: NDArray[np.int64], taken: int) -> int:
     """Step environments first … last - 1 that are not done; returns the most requests in flight.
 
-    CONTINUE leaves those alone that are not halted.
+    One kernel for steps and plans, as whatever contains the event loop takes minutes to compile.
+
+    Args:
+        lent: the SimulationArrays.
+        first: environment.
+        last: environment.
+        actions: [E, 1], where CONTINUE leaves those alone that are not halted; or a plan [E, R] of
+            fixed decisions, which are played without a view until flight records or rows run out.
+            Without timers, nothing halts an episode meanwhile.
+        taken: of a plan, how many decisions of the episode came before those in `actions`.
     """
     s: SimulationArrays = borrowed(lent.arrays)
+    planned, room = taken != ONE_STEP, s.cluster.flights.shape[1]
     for e in range(first, last):
-        if actions[e] == CONTINUE:
-            if not s.episodes[e].halted:
-                continue
-        elif s.episodes[e].done:
+        episode = s.episodes[e]
+        if planned:
+            episode.unseen = 1
+        elif episode.done and actions[e, 0] != CONTINUE:
             forget_events(s.knowledge, e)  # its last ones were shown once
-            continue
-        step_environment(s, e, actions[e])
+        while not episode.done:
+            if planned and (s.cluster.environments[e].in_flight >= room or needs_rows(episode)):
+                break
+            action = actions[e, episode.decisions - taken if planned else 0]
+            if action == CONTINUE and not episode.halted:
+                break
+            step_environment(s, e, action)
+            if not planned:
+                break
     return _most_in_flight(s, first, last)
 
 
@@ -395,32 +422,6 @@ def incident_range(lent: Lent, first: int, last: int) -> int:
         if s.episodes[e].halted:
             next_incident(s, e)
     return 0
-
-
-@kernel
-def needs_rows(episode: Record) -> bool:
-    """Whether further rows must be loaded before the next decision takes effect."""
-    return episode.more != 0 and episode.cursor == episode.num_requests
-
-
-@kernel
-def play_range(lent: Lent, first: int, last: int, actions: NDArray[np.int64], taken: int) -> int:
-    """Play episodes of fixed decisions from the first on; the first `taken` are not in `actions`.
-
-    Stops where flight records or rows run out. Without timers, nothing halts an episode.
-    """
-    s: SimulationArrays = borrowed(lent.arrays)
-    room = s.cluster.flights.shape[1]
-    for e in range(first, last):
-        episode = s.episodes[e]
-        episode.unseen = 1
-        while (
-            not episode.done
-            and s.cluster.environments[e].in_flight < room
-            and not needs_rows(episode)
-        ):
-            step_environment(s, e, actions[e, episode.decisions - taken])
-    return _most_in_flight(s, first, last)
 
 
 @kernel

@@ -71,7 +71,7 @@ def _digest(path: Path) -> str:
 def _announce(root: Path) -> None:
     print(
         "prefixgym: compiling the simulator's kernels for this version "
-        f"(once, about a minute; kept in {root})",
+        f"(once, some minutes; kept in {root})",
         file=sys.stderr,
     )
 

@@ -25,8 +25,8 @@ from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.credit import PROMISE, Credit
 from prefixgym.envs.decisions import (
     CONTINUE,
+    ONE_STEP,
     incident_range,
-    play_range,
     reset_range,
     step_range,
 )
@@ -351,14 +351,14 @@ class Simulation:
             then: kernels to be run when all are there, with what they get besides the arrays.
         """
         knowing: tuple[Call, ...] = ((know_range,),) if self.is_indexed else ()
-        step: Call = (step_range, actions)
+        step: Call = (step_range, actions.reshape(-1, 1), ONE_STEP)
         while True:
             self.run_in_turn(step, *knowing, *then)
             if self.is_indexed:
                 self._make_room_for_beliefs()
             if self.is_calm or not self.arrays.episodes["halted"].any():
                 return
-            step = (step_range, np.full(self.num_envs, CONTINUE))
+            step = (step_range, np.full((self.num_envs, 1), CONTINUE), ONE_STEP)
             self.run(incident_range)
 
     def _make_room_for_beliefs(self) -> None:
@@ -386,7 +386,7 @@ class Simulation:
             )
         actions = np.ascontiguousarray(actions, np.int64)
         while not self.arrays.episodes["done"].all():
-            self.run(play_range, actions, 0)
+            self.run(step_range, actions, 0)
 
     def run(self, kernel_of_range: Callable[..., int], *args: Any) -> None:
         """Call `kernel(lent arrays, first, last, *args)` on all environments, one range a thread.

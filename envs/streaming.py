@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from prefixgym.envs.decisions import needs_rows, play_range
+from prefixgym.envs.decisions import needs_rows, step_range
 from prefixgym.envs.episode_state import SimulationArrays
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.simulation import Simulation
@@ -138,7 +138,7 @@ class StreamedEpisode:
             taken = int(episode["decisions"])
             actions = np.ascontiguousarray(plan(int(episode["num_requests"]), taken), np.int64)
             while not self.done and not self._needs_rows:
-                self.simulation.run(play_range, actions, taken)
+                self.simulation.run(step_range, actions, taken)
         self._finish()
 
     @property

@@ -232,7 +232,7 @@ def _plan(
     counts = np.empty(len(keys), np.int64)
     found = 0
     for slot in range(table.slots.shape[1]):
-        entry = table.slots[e, slot]
+        entry = table.slots[e, slot].entry
         if entry != NONE:
             keys[found] = table.ids[e, entry]
             counts[found] = recent.counts[e, entry]

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.metadata
+import random
 import re
 import shutil
 import socket
@@ -31,10 +32,23 @@ def require_package(name: str, version: str) -> None:
         pytest.skip(f"needs {name} {version}, {found} is installed (make build/peers)")
 
 
+_CHANCE = random.SystemRandom()
+
+
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port that nobody listens on.
+
+    It lies below those that the system gives to connections: one of these might have it before the
+    router does.
+    """
+    while True:
+        port = _CHANCE.randrange(15_000, 30_000)
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 @dataclass
