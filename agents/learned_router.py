@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from prefixgym.agents.seen import Seen, seen_in
 from prefixgym.agents.weights import checksum, load_weights
 from prefixgym.baselines.router import Router
 from prefixgym.envs.cluster.spec import ClusterSpec
@@ -23,16 +24,9 @@ from prefixgym.envs.observation import (
 from prefixgym.envs.view.view import View
 
 
-class _Seen(NamedTuple):
-    """Of the view's arrays, those that an observation is written from."""
-
-    requests: NDArray[np.void]  # REQUEST_VIEW [E]
-    shown_instances: NDArray[np.void]  # INSTANCE_VIEW [E, N]
-
-
 @kernel
 def _observe(
-    seen: _Seen,
+    seen: Seen,
     constants: NDArray[np.float64],
     requests: NDArray[np.float32],
     instances: NDArray[np.float32],
@@ -52,13 +46,13 @@ class Observer:
     def __init__(self, cluster: ClusterSpec, num_envs: int) -> None:
         shape = (num_envs, len(cluster.instances), len(INSTANCE_FIELDS))
         self._constants = instance_constants(cluster)
-        self._requests = np.empty((num_envs, len(REQUEST_FIELDS)), np.float32)
-        self._instances = np.empty(shape, np.float32)
+        # Torch's memory is always aligned alike; a product's last bits would vary with NumPy's.
+        self._requests = torch.empty((num_envs, len(REQUEST_FIELDS))).numpy()
+        self._instances = torch.empty(shape).numpy()
 
     def __call__(self, view: View) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """request [E, R] and instances [E, N, F], in arrays that the next call writes over."""
-        seen = _Seen(view.requests, view.instances)
-        _observe(seen, self._constants, self._requests, self._instances)
+        _observe(seen_in(view), self._constants, self._requests, self._instances)
         return self._requests, self._instances
 
 

@@ -166,9 +166,8 @@ class NetworkPopulation(Population):
 
     def route(self, view: View) -> NDArray[np.int64]:
         """Highest score, lowest index among equals."""
-        # Copies are aligned: the last bits of a product depend on where its factors lie.
         blocks = [
-            torch.from_numpy(rows).clone().reshape(len(self.members), -1, *rows.shape[1:])
+            torch.from_numpy(rows).reshape(len(self.members), -1, *rows.shape[1:])
             for rows in self._observe(view)
         ]
         with torch.no_grad():
