@@ -6,7 +6,6 @@ on stdout and nothing else there. Heavy modules are imported by the commands tha
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +29,7 @@ from prefixgym.experiments.trace_commands import Format, ReaderOptions, reader_o
 from prefixgym.experiments.trace_commands import app as trace_app
 from prefixgym.experiments.train_commands import app as train_app
 from prefixgym.experiments.tune_commands import tune
+from prefixgym.experiments.workers import cores
 
 
 class _OneLineErrors(typer.core.TyperGroup):
@@ -60,13 +60,6 @@ app.add_typer(routers_app, name="routers")
 app.add_typer(scenarios_app, name="scenarios")
 app.add_typer(trace_app, name="trace")
 app.add_typer(train_app, name="train")
-
-
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1
 
 
 @app.command()
@@ -120,7 +113,7 @@ def leaderboard(
     missing = cells if fresh else missing_cells(cells, folder / "cells")
     with progress_of([cell.decisions for cell in missing], len(cells)) as on_end:
         failures = run_cells(
-            missing, folder / "cells", workers or _cores(), lambda cell: on_end(cell.decisions)
+            missing, folder / "cells", workers or cores(), lambda cell: on_end(cell.decisions)
         )
     report = Report.of(read_cells(cells, folder / "cells"), failures)
     files = report.write(folder, f"Leaderboard: {name or suite}")
@@ -223,6 +216,7 @@ def watch(
     """
     from prefixgym.baselines.router import make_router
     from prefixgym.envs.scenarios.registry import load_scenario
+    from prefixgym.experiments.scenario_tables import middle_rate
     from prefixgym.experiments.watch import Episode, Film
     from prefixgym.experiments.watch import watch as show
 
@@ -232,7 +226,7 @@ def watch(
     chosen = load_scenario(scenario, overrides)
     episode = Episode(
         chosen,
-        chosen.rates[len(chosen.rates) // 2] if rate is None else rate,
+        middle_rate(chosen) if rate is None else rate,
         make_router(router, parameters),
         chosen.seeds.of("test")[0] if seed is None else seed,
         skip,

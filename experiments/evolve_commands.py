@@ -72,6 +72,7 @@ def evolve(
     from prefixgym.experiments.evolution.search import Budget, Search, begin
     from prefixgym.experiments.evolution.search import evolve as search_on
     from prefixgym.experiments.ranking import summarise
+    from prefixgym.experiments.scenario_tables import middle_rate
     from prefixgym.experiments.table import scenario_table
 
     if kind not in KINDS:
@@ -86,7 +87,7 @@ def evolve(
     search = Search(
         whole if requests is None else whole.with_num_requests(requests),
         whole,
-        whole.rates[len(whole.rates) // 2] if rate is None else rate,
+        middle_rate(whole) if rate is None else rate,
         seed,
         members,
         episodes,

@@ -44,13 +44,13 @@ def imitate(
     from prefixgym.agents.weights import card_of, save_weights
     from prefixgym.baselines.router import make_router
     from prefixgym.envs.scenarios.registry import load_scenario
-    from prefixgym.experiments.evolution import selection
     from prefixgym.experiments.evolution.report import WEIGHTS, Events, compare, table_of
-    from prefixgym.experiments.evolution.selection import reference_rows
+    from prefixgym.experiments.evolution.selection import preference, reference_rows, tail_limit
     from prefixgym.experiments.imitation.rounds import Imitation, Round, learn
     from prefixgym.experiments.progress import progress_of
     from prefixgym.experiments.provenance import command, commit
     from prefixgym.experiments.ranking import summarise
+    from prefixgym.experiments.scenario_tables import middle_rate
     from prefixgym.experiments.table import scenario_table
 
     began = time.monotonic()
@@ -60,7 +60,7 @@ def imitate(
     imitation = Imitation(
         whole if requests is None else whole.with_num_requests(requests),
         whole,
-        whole.rates[len(whole.rates) // 2] if rate is None else rate,
+        middle_rate(whole) if rate is None else rate,
         tuple(weight_row(weights_of(LinearScore())).tolist()),
         rounds,
         episodes,
@@ -94,13 +94,8 @@ def imitate(
         found = learn(imitation, taught, folder, on_round)
     events.close()
     validation = whole.seeds.of("validation")[:seeds]
-    limit = selection.LIMIT * max(reference_rows(whole, imitation.rate, validation).values())[1]
-
-    def preference(one: Round) -> tuple[bool, float]:
-        within = one.ttft_p99 <= limit
-        return within, one.attainment if within else -one.ttft_p99
-
-    best = max(found, key=preference)
+    limit = tail_limit(reference_rows(whole, imitation.rate, validation))
+    best = max(found, key=lambda one: preference(one.attainment, one.ttft_p99, limit))
     compared = compare(
         LearnedRouter(best.scorer), whole, imitation.rate, whole.seeds.of("test")[:seeds]
     )

@@ -8,6 +8,7 @@ from prefixgym.envs.scenarios.knee import LADDER, KneeSection, ladder
 from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.experiments.capacity import CAPACITY_ATTAINMENT, find_capacity
 from prefixgym.experiments.evaluate import Cell, evaluate
+from prefixgym.experiments.scenario_tables import middle_rate
 from prefixgym.experiments.toml_text import toml_text
 
 KNEE_ROUTER = "min_ttft"
@@ -48,7 +49,7 @@ def find_knee(
         on_end(cell, found)
         return found
 
-    capacity = find_capacity(attainment, start=scenario.rates[len(scenario.rates) // 2])
+    capacity = find_capacity(attainment, start=middle_rate(scenario))
     if not 0 < capacity < math.inf:
         where = "every rate" if capacity else "no rate"
         raise ValueError(

@@ -7,8 +7,6 @@ continues with the cells that are missing.
 
 import math
 import multiprocessing
-import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -25,6 +23,8 @@ from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.envs.scenarios.workloads import read_trace, trace_rate
 from prefixgym.experiments.capacity import find_capacity
 from prefixgym.experiments.evaluate import Cell, evaluate
+from prefixgym.experiments.whole_files import replaced
+from prefixgym.experiments.workers import die_with_parent
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def _run_in_pool(
     No more cells than workers are handed out at a time, so that a death costs only those.
     """
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, initializer=_die_with_parent)
+    pool = ProcessPoolExecutor(workers, context, initializer=die_with_parent)
     running: dict[Future[None], Cell] = {}
     alive = True
     try:
@@ -209,18 +209,5 @@ def cell_path(folder: Path, cell: Cell) -> Path:
 
 def _write_cell(cell: Cell, folder: Path, evaluate: Callable[[Cell], pl.DataFrame]) -> None:
     path = cell_path(folder, cell)
-    partial = path.with_suffix(".partial")
-    evaluate(cell).write_parquet(partial)
-    os.replace(partial, path)
-
-
-def _die_with_parent() -> None:
-    """End this worker when its parent is gone, even by SIGKILL: nobody would collect its work."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    with replaced(path) as partial:
+        evaluate(cell).write_parquet(partial)

@@ -1,12 +1,12 @@
 """`prefixgym paper STUDY`: a figure for a question, and what was published about it."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from prefixgym.experiments.console import RUNS, Json, print_json, print_tables
+from prefixgym.experiments.workers import cores
 
 
 def paper(
@@ -57,7 +57,7 @@ def paper(
         failures = run_cells(
             missing,
             folder / "cells",
-            workers or len(os.sched_getaffinity(0)),
+            workers or cores(),
             lambda cell: on_end(cell.decisions),
             measure,
         )

@@ -33,9 +33,9 @@ def source_of(name: str) -> str:
 
 
 def families() -> dict[str, list[str]]:
-    """The routers of each family: those by load alone first, references last."""
+    """The routers of each family by name: those by load alone first, references last."""
     found: dict[str, list[str]] = {}
-    for name in router_names():
+    for name in sorted(router_names()):  # modules may have been imported in any order
         found.setdefault(router_class(name).family, []).append(name)
     order = sorted(found, key=lambda family: (family == _LAST, family != _FIRST, family.lower()))
     return {family: found[family] for family in order}

@@ -1,9 +1,7 @@
 """`prefixgym tune ROUTER`: search a router's parameters, or those of all routers."""
 
-import os
-import threading
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +9,7 @@ import typer
 
 from prefixgym.experiments.console import RUNS, Json, print_json, print_tables
 from prefixgym.experiments.settings import ScenarioSettings, scenario_settings
+from prefixgym.experiments.workers import cores, die_with_parent
 
 if TYPE_CHECKING:
     from prefixgym.envs.scenarios.schema import Scenario
@@ -50,6 +49,7 @@ def tune(
     """
     from prefixgym.envs.scenarios.registry import load_scenario
     from prefixgym.experiments.progress import progress_of
+    from prefixgym.experiments.scenario_tables import middle_rate
     from prefixgym.experiments.tuning.report import tuned_table
     from prefixgym.experiments.tuning.spaces import SPACES, space_of
     from prefixgym.experiments.tuning.study import Tuning
@@ -61,7 +61,7 @@ def tune(
     whole = load_scenario(scenario, scenario_settings(settings))
     tuning = Tuning(
         whole if requests is None else whole.with_num_requests(requests),
-        whole.rates[len(whole.rates) // 2] if rate is None else rate,
+        middle_rate(whole) if rate is None else rate,
         trials,
         episodes=episodes,
         seed=seed,
@@ -70,9 +70,9 @@ def tune(
     folder.mkdir(parents=True, exist_ok=True)
     path = out or RUNS / f"tune-{whole.name}" / "tuned.toml"
     tables: dict[str, Any] = {}
-    processes = min(workers or len(os.sched_getaffinity(0)), len(names))
+    processes = min(workers or cores(), len(names))
     with (
-        ProcessPoolExecutor(processes, get_context("spawn"), initializer=_end_with_parent) as pool,
+        ProcessPoolExecutor(processes, get_context("spawn"), initializer=die_with_parent) as pool,
         progress_of([1] * len(names), len(names), "routers") as on_end,
     ):
         jobs = [pool.submit(_tuned, tuning, whole, name, seeds, folder) for name in names]
@@ -98,15 +98,3 @@ def _tuned(
     found = search(tuning, router, folder)
     validation = validated(found, whole, tuning.rate, whole.seeds.of("validation")[:seeds])
     return router, table_of(found, tuning, validation)
-
-
-def _end_with_parent() -> None:
-    """End this worker when its parent is gone, even by SIGKILL: its search goes on from disk."""
-    parent = parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -21,6 +21,7 @@ from prefixgym.envs.scenarios.registry import load_scenario
 from prefixgym.envs.simulation import Simulation
 from prefixgym.experiments.bench.speed import machine
 from prefixgym.experiments.progress import progress_of
+from prefixgym.experiments.scenario_tables import middle_rate
 from prefixgym.experiments.table import Table
 
 SCENARIO = "chat-8"
@@ -48,7 +49,7 @@ class Cost:
 def cost_of(router: str, num_envs: int = NUM_ENVS, warm_up: int = WARM_UP) -> Cost:
     """Measure one router at the scenario's knee."""
     scenario = load_scenario(SCENARIO)
-    rate = scenario.rates[len(scenario.rates) // 2]
+    rate = middle_rate(scenario)
     setup = scenario.build(rate)
     simulation = Simulation(**setup._asdict(), num_envs=num_envs, threads=2)
     seeds = list(range(num_envs))

@@ -15,6 +15,8 @@ import numpy as np
 from cmaes import CMA, SepCMA
 from numpy.typing import NDArray
 
+from prefixgym.experiments.whole_files import replaced
+
 Row = dict[str, float]
 """Figures by name, as TensorBoard shows them."""
 
@@ -64,12 +66,10 @@ class Progress:
 def write(path: Path, progress: Progress) -> Progress:
     """Replace the file at once; returns what it says."""
     data = pickle.dumps(progress)
-    unfinished = path.with_suffix(".unfinished")
-    with unfinished.open("wb") as file:
+    with replaced(path) as partial, partial.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    unfinished.replace(path)
     found: Progress = pickle.loads(data)
     return found
 

@@ -149,7 +149,7 @@ def _start(search: Search, population: Population, identity: dict[str, object]) 
     optimizer = method(origin, search.sigma, population_size=search.members or None)
     seeds = search.validation_seeds
     references = selection.reference_rows(search.validation, search.rate, seeds)
-    limit = selection.LIMIT * max(references.values())[1]
+    limit = selection.tail_limit(references)
     population.members = origin[None]
     (first,) = selection.judge(population, 0, search.validation, search.rate, seeds)
     return Progress(identity, optimizer, references, limit, first)

@@ -5,7 +5,7 @@ So candidates play the validation episodes, and one whose p99 TTFT is above the 
 preferred to one within it: attainment gained by sacrificing some requests does not count.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -55,10 +55,19 @@ def judge(
     return found
 
 
+def tail_limit(references: Mapping[str, tuple[float, float]]) -> float:
+    """The highest p99 TTFT in s beside these `reference_rows`."""
+    return LIMIT * max(references.values())[1]
+
+
+def preference(attainment: float, ttft_p99: float, limit: float) -> tuple[bool, float]:
+    """What is preferred is higher: within the limit, then by attainment; beyond it by the tail."""
+    within = ttft_p99 <= limit
+    return within, attainment if within else -ttft_p99
+
+
 def better(one: Candidate, other: Candidate, limit: float) -> bool:
-    """Whether `one` is preferred: within the limit, then by attainment; beyond it by the tail."""
-    if (one.ttft_p99 <= limit) != (other.ttft_p99 <= limit):
-        return one.ttft_p99 <= limit
-    if one.ttft_p99 <= limit:
-        return one.attainment > other.attainment
-    return one.ttft_p99 < other.ttft_p99
+    """Whether `one` is preferred."""
+    return preference(one.attainment, one.ttft_p99, limit) > preference(
+        other.attainment, other.ttft_p99, limit
+    )

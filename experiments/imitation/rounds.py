@@ -21,6 +21,7 @@ from prefixgym.baselines.router import Router
 from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.experiments.evaluate import played
 from prefixgym.experiments.imitation.labelling import label
+from prefixgym.experiments.whole_files import replaced
 
 
 @dataclass(frozen=True)
@@ -115,13 +116,11 @@ def _labels(
     first = number * imitation.episodes
     seeds = imitation.scenario.seeds.of("train")[first : first + imitation.episodes]
     made = label(teacher, actor, imitation.scenario, imitation.rate, seeds)
-    unfinished = path.with_suffix(".unfinished")
-    with unfinished.open("wb") as file:
+    with replaced(path) as partial, partial.open("wb") as file:
         columns: dict[str, Any] = vars(made)
         np.savez_compressed(file, **columns)
         file.flush()
         os.fsync(file.fileno())
-    unfinished.replace(path)
     return made
 
 

@@ -11,6 +11,7 @@ from prefixgym.agents.scorer import COLUMNS
 from prefixgym.envs.scenarios.randomisation import Randomisation
 from prefixgym.envs.scenarios.registry import load_scenario, toml_value
 from prefixgym.envs.scenarios.schema import Scenario
+from prefixgym.experiments.scenario_tables import middle_rate
 from prefixgym.experiments.toml_text import toml_text
 
 
@@ -83,7 +84,7 @@ class Training(BaseModel):
 
     def rate_of(self, scenario: Scenario) -> float:
         """The load."""
-        return scenario.rates[len(scenario.rates) // 2] if self.rate is None else self.rate
+        return middle_rate(scenario) if self.rate is None else self.rate
 
     def toml(self) -> str:
         """A file that says the same."""

@@ -15,6 +15,7 @@ from prefixgym.experiments.table import Table, scenario_table
 from prefixgym.experiments.training.config import Training
 from prefixgym.experiments.training.judge import described_router
 from prefixgym.experiments.training.run_folder import RunFolder
+from prefixgym.experiments.whole_files import replaced
 
 LEARNED = "learned"
 """What the trained router is called in the table."""
@@ -64,7 +65,6 @@ def report(training: Training, folder: RunFolder) -> TrainingReport:
     found = TrainingReport(summary, card)
     title = f"# {folder.path.name}, {len(seeds)} test seeds\n\n"
     (folder.path / "report.md").write_text(title + found.table().markdown(), encoding="utf-8")
-    partial = folder.path / "report.partial"
-    partial.write_text(json.dumps(found.json()), encoding="utf-8")
-    partial.replace(written)
+    with replaced(written) as partial:
+        partial.write_text(json.dumps(found.json()), encoding="utf-8")
     return found

@@ -6,7 +6,6 @@ replaced as a whole, so that a kill at any moment leaves a folder that can be go
 """
 
 import json
-import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch import Tensor
 from prefixgym.agents.scorer import InstanceScorer
 from prefixgym.agents.weights import Card, save_weights
 from prefixgym.experiments.training.config import Training
+from prefixgym.experiments.whole_files import replaced
 
 
 class RunFolder:
@@ -61,16 +61,14 @@ class RunFolder:
 
     def save_best(self, scorer: InstanceScorer, card: Card) -> None:
         """Replace the best weights."""
-        partial = self.path / "best.partial"
-        save_weights(partial, scorer, card)
-        os.replace(partial, self.best)
+        with replaced(self.best) as partial:
+            save_weights(partial, scorer, card)
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Replace the checkpoint; `facts` is JSON."""
-        partial = self.path / "checkpoint.partial"
         whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        save_file(whole, partial, {"facts": json.dumps(facts)})
-        os.replace(partial, self.checkpoint)
+        with replaced(self.checkpoint) as partial:
+            save_file(whole, partial, {"facts": json.dumps(facts)})
 
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """What was saved last, None if nothing was.

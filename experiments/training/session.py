@@ -13,6 +13,7 @@ from prefixgym.experiments.training.judge import Judge, Verdict
 from prefixgym.experiments.training.report import TrainingReport, report
 from prefixgym.experiments.training.run_folder import RunFolder
 from prefixgym.experiments.training.tensorboard import Events
+from prefixgym.experiments.whole_files import replaced
 
 
 def judge_of(training: Training, folder: RunFolder) -> Judge:
@@ -27,10 +28,9 @@ def judge_of(training: Training, folder: RunFolder) -> Judge:
         return judge
     for text in training.handcrafted:
         judge.add_handcrafted(text)
-    partial = path.with_suffix(".partial")
     found = {name: verdict.metrics for name, verdict in judge.handcrafted.items()}
-    partial.write_text(json.dumps(found), encoding="utf-8")
-    partial.replace(path)
+    with replaced(path) as partial:
+        partial.write_text(json.dumps(found), encoding="utf-8")
     return judge
 
 

@@ -17,6 +17,7 @@ from prefixgym.experiments.goodput_objective import REWARD
 from prefixgym.experiments.provenance import commit
 from prefixgym.experiments.toml_text import toml_text
 from prefixgym.experiments.tuning.study import Tuned, Tuning
+from prefixgym.experiments.whole_files import replaced
 
 HEADING = """\
 # Written by `prefixgym tune`, not by hand. A table a router:
@@ -72,6 +73,5 @@ def write(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
         lines.append(f"[{router}]")
         lines += [f"{key} = {toml_text(value)}" for key, value in table.items()]
         lines.append("")
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text("\n".join(lines), encoding="utf-8")
-    unfinished.replace(path)
+    with replaced(path) as partial:
+        partial.write_text("\n".join(lines), encoding="utf-8")

@@ -437,8 +437,9 @@ def test_cache_aware_eviction() -> None:
 
     asyncio.run(play())
     print(twin.report())
-    # Seen on 2026-11-30: none in some runs, three of the last burst in others. Not understood yet.
-    assert len(twin.different) <= 0.01 * len(twin.choices)
+    # The wheel lists its workers in either order. In one all decisions are equal; in the other
+    # three of the last burst differed on 2026-11-30, which is not understood yet.
+    assert len(twin.different) <= (0 if twin.pool == [1, 0] else 0.01 * len(twin.choices))
 
 
 def test_bucket_ranges() -> None:
