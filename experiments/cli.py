@@ -13,6 +13,7 @@ import typer
 import typer.core
 
 from prefixgym.experiments.console import RUNS, Json, print_json, print_tables
+from prefixgym.experiments.contest_commands import contest
 from prefixgym.experiments.evolve_commands import evolve
 from prefixgym.experiments.imitate_commands import imitate
 from prefixgym.experiments.paper_commands import paper
@@ -51,6 +52,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(contest)
 app.command()(evolve)
 app.command()(imitate)
 app.command()(paper)

@@ -24,3 +24,8 @@ def test_capacity_is_a_rate_that_was_seen_to_attain() -> None:
 def test_no_limit_and_no_capacity() -> None:
     assert find_capacity(lambda rate: 1.0, 1.0) == math.inf
     assert find_capacity(lambda rate: 0.0, 1.0) == 0.0
+
+
+def test_another_share_may_be_wanted() -> None:
+    found = find_capacity(lambda rate: 1 - rate / 1000, 3.0, wanted=0.99)
+    assert 10 / 1.02 <= found <= 10

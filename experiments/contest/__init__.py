@@ -1,0 +1,1 @@
+"""Contests: the best handcrafted routers, chosen on other episodes, against learned ones."""
