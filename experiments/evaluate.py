@@ -4,11 +4,13 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from prefixgym.baselines.references.reference import Reference
 from prefixgym.baselines.replicated import side_by_side
@@ -16,10 +18,15 @@ from prefixgym.baselines.router import Router, make_router
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.envs.simulation import Simulation
+from prefixgym.envs.view.view import View
 from prefixgym.experiments.metrics import EpisodeMetrics, episode_metrics
 
 RESULTS_VERSION = 4
 """Part of every cell's key: raise it when the simulator or a metric changes what it means."""
+
+OnDecision = Callable[[View, NDArray[np.int64], NDArray[np.bool_]], None]
+"""Told of a decision before it is played: what the router saw, its choices [E], and whose episodes
+are not over, [E]."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +92,16 @@ def evaluate_router(
 
 
 def played(
-    router: Router, scenario: Scenario, rate: float, seeds: Sequence[int]
+    router: Router,
+    scenario: Scenario,
+    rate: float,
+    seeds: Sequence[int],
+    on_decision: OnDecision | None = None,
 ) -> tuple[Simulation, list[EpisodeMetrics]]:
     """A simulation whose episodes, one a seed, were played to their ends, and their metrics."""
     setup = scenario.build(rate)
     simulation = Simulation(**setup._asdict(), num_envs=len(seeds), record=True)
-    play(simulation, router, setup.cluster, seeds)
+    play(simulation, router, setup.cluster, seeds, on_decision)
     totals = simulation.instance_totals
     return simulation, [
         episode_metrics(simulation.outcomes(e), totals[e], setup.slos) for e in range(len(seeds))
@@ -98,18 +109,25 @@ def played(
 
 
 def play(
-    simulation: Simulation, router: Router, cluster: ClusterSpec, seeds: Sequence[int]
+    simulation: Simulation,
+    router: Router,
+    cluster: ClusterSpec,
+    seeds: Sequence[int],
+    on_decision: OnDecision | None = None,
 ) -> None:
     """Let `router` route whole episodes, one a seed, until every request has ended."""
     decider = begin(simulation, router, cluster, seeds)
     plan = None
-    if simulation.can_play_plans:
+    if simulation.can_play_plans and on_decision is None:
         plan = decider.plan(int(simulation.arrays.episodes["num_requests"].max()))
     if plan is not None:
         simulation.play(plan)
         return
     while not simulation.done.all():
-        simulation.step(decider.route(simulation.view))
+        chosen = decider.route(simulation.view)
+        if on_decision is not None:
+            on_decision(simulation.view, chosen, ~simulation.done)
+        simulation.step(chosen)
 
 
 def begin(

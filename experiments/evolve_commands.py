@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from prefixgym.experiments.evolution.checkpoint import Progress
     from prefixgym.experiments.evolution.search import Budget
+    from prefixgym.experiments.training.judge import Verdict
 
 KINDS = ("linear", "network")
 _SIGMA = {"linear": 0.2, "network": 0.1}
@@ -68,12 +69,13 @@ def evolve(
     from prefixgym.agents.population import LinearPopulation, NetworkPopulation, Population
     from prefixgym.agents.scorer import InstanceScorer
     from prefixgym.envs.scenarios.registry import load_scenario
-    from prefixgym.experiments.evolution.report import WEIGHTS, Events, compare, save, table_of
+    from prefixgym.experiments.evolution.report import WEIGHTS, compare, save, table_of
     from prefixgym.experiments.evolution.search import Budget, Search, begin
     from prefixgym.experiments.evolution.search import evolve as search_on
     from prefixgym.experiments.ranking import summarise
     from prefixgym.experiments.scenario_tables import middle_rate
     from prefixgym.experiments.table import scenario_table
+    from prefixgym.experiments.training.tensorboard import Events
 
     if kind not in KINDS:
         raise ValueError(f"kind: found {kind!r}, allowed: {', '.join(KINDS)}")
@@ -109,16 +111,34 @@ def evolve(
     folder = out or RUNS / f"evolve-{kind}-{whole.name}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     progress = begin(search, population, folder)
-    events = Events(folder, progress.generation + 1)
-    with _bar(budget, progress) as advance:
+    judge = search.judge()
+    judge.handcrafted = progress.handcrafted
+    asked = {
+        **{"kind": kind, "scenario": scenario, "settings": sorted(settings or [])},
+        **{"rate": search.rate, "members": members, "episodes": episodes, "requests": requests},
+        **{"sigma": width, "hidden": hidden, "prior": str(prior or ""), "seed": seed},
+        **{"judge_every": judge_every, "seeds": seeds},
+    }
+    done = progress.generation
+    events = Events(folder, judge, done + 1 if done else 0, f"evolve {kind}", asked)
 
-        def on_generation(now: "Progress") -> None:
-            events.show(now.generation, now.history[-1])
+    def show(now: "Progress", verdict: "Verdict | None") -> None:
+        events.note(now.generation, now.history[-1] | {"charts/seconds": now.seconds})
+        if verdict is not None:
+            centre = population.router(now.optimizer.mean)
+            events.behaviour(now.generation, verdict, centre)
+
+    if done == 0:
+        show(progress, progress.best.verdict)
+    with events, _bar(budget, progress) as advance:
+
+        def on_generation(now: "Progress", verdict: "Verdict | None") -> None:
+            show(now, verdict)
             advance(now)
 
         progress = search_on(search, population, budget, folder, progress, on_generation)
-    events.close()
     best, test = progress.best, whole.seeds.of("test")[:seeds]
+    validated, within = best.verdict, judge.allows(best.verdict)
     compared = compare(population.router(best.member), whole, search.rate, test)
     save(
         folder / WEIGHTS,
@@ -137,11 +157,11 @@ def evolve(
                 "generations": progress.generation,
                 "seconds": progress.seconds,
                 "validation": {
-                    "attainment": best.attainment,
-                    "ttft_p99": best.ttft_p99,
-                    "ttft_p99_limit": progress.limit,
+                    "attainment": validated.attainment,
+                    "ttft_p99": validated.tail,
+                    "ttft_p99_limit": judge.limit,
                     "found_in_generation": best.generation,
-                    "references": progress.references,
+                    "handcrafted": {k: dict(v.metrics) for k, v in judge.handcrafted.items()},
                 },
                 "cells": summary.to_dicts(),
             }
@@ -150,8 +170,8 @@ def evolve(
     print_tables([scenario_table(summary)])
     typer.echo(
         f"\nBest of {progress.generation} generations, found in {best.generation}: "
-        f"validation attainment {100 * best.attainment:.2f} %, p99 TTFT {best.ttft_p99:.3f} s "
-        f"({'within' if best.ttft_p99 <= progress.limit else 'ABOVE'} {progress.limit:.3f} s)"
+        f"validation attainment {100 * validated.attainment:.2f} %, "
+        f"p99 TTFT {validated.tail:.3f} s ({'within' if within else 'ABOVE'} {judge.limit:.3f} s)"
     )
     typer.echo(f"written: {folder / WEIGHTS}; see it with tensorboard --logdir {folder}")
 

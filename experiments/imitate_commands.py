@@ -35,7 +35,6 @@ def imitate(
     The same command again goes on from where it was interrupted.
     """
     import json
-    import time
 
     import torch
 
@@ -44,58 +43,63 @@ def imitate(
     from prefixgym.agents.weights import card_of, save_weights
     from prefixgym.baselines.router import make_router
     from prefixgym.envs.scenarios.registry import load_scenario
-    from prefixgym.experiments.evolution.report import WEIGHTS, Events, compare, table_of
-    from prefixgym.experiments.evolution.selection import preference, reference_rows, tail_limit
+    from prefixgym.experiments.evolution.report import WEIGHTS, compare, table_of
     from prefixgym.experiments.imitation.rounds import Imitation, Round, learn
     from prefixgym.experiments.progress import progress_of
     from prefixgym.experiments.provenance import command, commit
     from prefixgym.experiments.ranking import summarise
     from prefixgym.experiments.scenario_tables import middle_rate
     from prefixgym.experiments.table import scenario_table
+    from prefixgym.experiments.training.judge import HANDCRAFTED, Judge
+    from prefixgym.experiments.training.tensorboard import Events, kept
 
-    began = time.monotonic()
     torch.set_num_threads(1)  # networks this small are slower on two
     parameters, overrides = split_settings(settings)
     whole = load_scenario(scenario, overrides)
     imitation = Imitation(
         whole if requests is None else whole.with_num_requests(requests),
-        whole,
         middle_rate(whole) if rate is None else rate,
         tuple(weight_row(weights_of(LinearScore())).tolist()),
         rounds,
         episodes,
         hidden,
         epochs,
-        seeds,
         seed,
     )
     taught = make_router(teacher, parameters)
     folder = out or RUNS / f"imitate-{teacher}-{whole.name}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
-    _check_same(
-        folder / "imitation.json",
-        {
-            "teacher": repr(taught),
-            "scenario": json.loads(json.dumps(imitation.scenario.identity())),
-            "rate": imitation.rate,
-            "episodes": episodes,
-            "hidden": hidden,
-            "epochs": epochs,
-            "seed": seed,
-        },
-    )
-    events = Events(folder, 0)
-    with progress_of([1] * (rounds + 1), rounds + 1, "rounds") as on_end:
+    asked = {
+        "teacher": repr(taught),
+        "scenario": json.loads(json.dumps(imitation.scenario.identity())),
+        "rate": imitation.rate,
+        "episodes": episodes,
+        "hidden": hidden,
+        "epochs": epochs,
+        "seed": seed,
+    }
+    _check_same(folder / "imitation.json", asked)
+    judge = Judge(whole, imitation.rate, whole.seeds.of("validation")[:seeds])
+    for name in HANDCRAFTED:
+        judge.add_handcrafted(name)
+    shown = {key: value for key, value in asked.items() if key != "scenario"}
+    shown |= {"scenario": scenario, "settings": sorted(overrides.items()), "seeds": seeds}
+    best: Round | None = None
+    with (
+        Events(folder, judge, 0, f"imitate {teacher}", shown | {"requests": requests}) as events,
+        progress_of([1] * (rounds + 1), rounds + 1, "rounds") as on_end,
+    ):
 
         def on_round(one: Round) -> None:
-            events.show(one.number, one.figures())
+            nonlocal best
+            if best is None or judge.prefers(one.verdict, best.verdict):
+                best = one
+            events.note(one.number, one.figures() | kept(best.verdict, judge))
+            events.behaviour(one.number, one.verdict, LearnedRouter(one.scorer))
             on_end(1)
 
-        found = learn(imitation, taught, folder, on_round)
-    events.close()
-    validation = whole.seeds.of("validation")[:seeds]
-    limit = tail_limit(reference_rows(whole, imitation.rate, validation))
-    best = max(found, key=lambda one: preference(one.attainment, one.ttft_p99, limit))
+        found = learn(imitation, taught, judge, folder, on_round)
+    assert best is not None
     compared = compare(
         LearnedRouter(best.scorer), whole, imitation.rate, whole.seeds.of("test")[:seeds]
     )
@@ -104,25 +108,25 @@ def imitate(
         command=command(),
         commit=commit(),
         seed=seed,
-        training_seconds=round(time.monotonic() - began, 1),
+        training_seconds=round(best.seconds, 1),
         scenario=whole.name,
         table=table_of(compared),
     )
     save_weights(folder / WEIGHTS, best.scorer, known)
     summary = summarise(compared)
     if as_json:
-        shown = [{"round": one.number} | one.figures() for one in found]
-        print_json({"folder": str(folder), "rounds": shown, "cells": summary.to_dicts()})
+        figures = [{"round": one.number} | one.figures() for one in found]
+        print_json({"folder": str(folder), "rounds": figures, "cells": summary.to_dicts()})
         return
     print_tables([scenario_table(summary)])
     for one in found:
         typer.echo(
             f"round {one.number}: {one.labels} labels, agrees with the teacher on "
-            f"{100 * one.agreement:.1f} %, validation attainment {100 * one.attainment:.2f} %, "
-            f"p99 TTFT {one.ttft_p99:.3f} s"
+            f"{100 * one.agreement:.1f} %, validation attainment "
+            f"{100 * one.verdict.attainment:.2f} %, p99 TTFT {one.verdict.tail:.3f} s"
         )
-    told = "within" if best.ttft_p99 <= limit else "ABOVE"
-    typer.echo(f"written: {folder / WEIGHTS}, of round {best.number}, {told} {limit:.3f} s")
+    told = "within" if judge.allows(best.verdict) else "ABOVE"
+    typer.echo(f"written: {folder / WEIGHTS}, of round {best.number}, {told} {judge.limit:.3f} s")
 
 
 def _check_same(path: Path, settings: dict[str, object]) -> None:

@@ -3,22 +3,31 @@
 CMA-ES is deterministic but for its random numbers, which `search` draws from the seed and the
 generation, so a search that goes on from its checkpoint finds what it would have found. It also
 goes on from what the file says where it is not interrupted: `cmaes` rounds its covariance to a
-symmetric one when it is pickled.
+symmetric one when it gives its state away.
+
+That state is what `cmaes` hands to pickle and takes back from it: arrays and numbers, of which the
+arrays are kept as tensors and the numbers as JSON.
 """
 
-import os
-import pickle
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from cmaes import CMA, SepCMA
 from numpy.typing import NDArray
+from torch import Tensor
 
-from prefixgym.experiments.whole_files import replaced
+from prefixgym.experiments.checkpoint_file import read_checkpoint, write_checkpoint
+from prefixgym.experiments.training.judge import Verdict
 
 Row = dict[str, float]
 """Figures by name, as TensorBoard shows them."""
+
+_METHODS = {"CMA": CMA, "SepCMA": SepCMA}
 
 
 @dataclass
@@ -28,14 +37,12 @@ class Candidate:
     Attributes:
         member: parameters [P].
         generation: when it was found.
-        attainment: mean over the episodes.
-        ttft_p99: s, mean over the episodes.
+        verdict: how it was judged.
     """
 
     member: NDArray[np.float64]
     generation: int
-    attainment: float
-    ttft_p99: float
+    verdict: Verdict
 
 
 @dataclass
@@ -43,20 +50,18 @@ class Progress:
     """Everything that a search goes on from.
 
     Attributes:
-        identity: what is searched; only the same search may go on.
+        identity: what is searched, as JSON; only the same search may go on.
         optimizer: CMA-ES after `generation` generations.
-        references: attainment and p99 TTFT of handcrafted routers on the validation episodes.
-        limit: s, the highest p99 TTFT that a candidate may have.
+        handcrafted: verdicts on handcrafted routers.
         best: the best candidate so far.
         generation: how many are done.
         seconds: what they took.
-        history: figures of each generation.
+        history: figures of the start and of each generation.
     """
 
-    identity: dict[str, object]
+    identity: Mapping[str, Any]
     optimizer: CMA | SepCMA
-    references: dict[str, tuple[float, float]]
-    limit: float
+    handcrafted: dict[str, Verdict]
     best: Candidate
     generation: int = 0
     seconds: float = 0.0
@@ -65,28 +70,68 @@ class Progress:
 
 def write(path: Path, progress: Progress) -> Progress:
     """Replace the file at once; returns what it says."""
-    data = pickle.dumps(progress)
-    with replaced(path) as partial, partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    found: Progress = pickle.loads(data)
-    return found
+    tensors, facts = _parts(progress)
+    write_checkpoint(path, tensors, facts)
+    return _whole(tensors, facts)
 
 
-def read(path: Path, identity: dict[str, object]) -> Progress | None:
-    """What the file says, None if there is none. Only read files that you wrote: it is a pickle.
+def read(path: Path, identity: Mapping[str, Any]) -> Progress | None:
+    """What the file says, None if there is none.
 
     Raises:
-        ValueError: it is of another search.
+        ValueError: it is damaged, or of another search.
     """
-    if not path.exists():
+    found = read_checkpoint(path)
+    if found is None:
         return None
-    found: Progress = pickle.loads(path.read_bytes())
-    for key, value in identity.items():
-        if found.identity.get(key) != value:
+    progress = _whole(*found)
+    for key, value in json.loads(json.dumps(identity)).items():
+        if progress.identity.get(key) != value:
             raise ValueError(
-                f"{path}: its search has {key} = {found.identity.get(key)!r}, found {value!r}; "
+                f"{path}: its search has {key} = {progress.identity.get(key)!r}, found {value!r}; "
                 "choose another folder, or the same to go on"
             )
-    return found
+    return progress
+
+
+def _parts(progress: Progress) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Arrays, and what JSON can say."""
+    arrays, numbers = {}, {}
+    for name, value in progress.optimizer.__getstate__().items():
+        if isinstance(value, np.ndarray):
+            arrays[f"optimizer.{name}"] = torch.tensor(value)
+        else:
+            numbers[name] = value.item() if isinstance(value, np.generic) else value
+    best = progress.best
+    facts = {
+        "identity": progress.identity,
+        "method": type(progress.optimizer).__name__,
+        "optimizer": numbers,
+        "handcrafted": {name: dict(v.metrics) for name, v in progress.handcrafted.items()},
+        "best": {"generation": best.generation, "metrics": dict(best.verdict.metrics)},
+        "generation": progress.generation,
+        "seconds": progress.seconds,
+        "history": progress.history,
+    }
+    return arrays | {"best": torch.tensor(best.member)}, facts
+
+
+def _whole(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Progress:
+    method = _METHODS[facts["method"]]
+    optimizer = method.__new__(method)
+    arrays = {
+        name.removeprefix("optimizer."): tensor.numpy().copy()
+        for name, tensor in tensors.items()
+        if name.startswith("optimizer.")
+    }
+    optimizer.__setstate__(facts["optimizer"] | arrays)
+    best = facts["best"]
+    return Progress(
+        facts["identity"],
+        optimizer,
+        {name: Verdict(metrics) for name, metrics in facts["handcrafted"].items()},
+        Candidate(tensors["best"].numpy().copy(), best["generation"], Verdict(best["metrics"])),
+        facts["generation"],
+        facts["seconds"],
+        facts["history"],
+    )

@@ -1,4 +1,4 @@
-"""What a search leaves behind: TensorBoard events, the weights with their card, and a table."""
+"""What a search leaves behind: the weights with their card, and a table."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,45 +7,21 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from torch.utils.tensorboard import SummaryWriter
 
 from prefixgym.agents import linear_score, weights
 from prefixgym.agents.population import LinearPopulation, NetworkPopulation, Population
 from prefixgym.baselines.router import Router, make_router
 from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.experiments.evaluate import evaluate_router
-from prefixgym.experiments.evolution.checkpoint import Row
-from prefixgym.experiments.evolution.selection import REFERENCES
 from prefixgym.experiments.provenance import command, commit
+from prefixgym.experiments.training.judge import HANDCRAFTED
 
 WEIGHTS = "weights.safetensors"
 
 
-class Events:
-    """TensorBoard events of generations in a folder.
-
-    Args:
-        folder: of the events.
-        first: the first generation that will be shown; what a killed process showed from there on
-            is discarded.
-    """
-
-    def __init__(self, folder: Path, first: int) -> None:
-        self._writer = SummaryWriter(str(folder), purge_step=first)
-
-    def show(self, generation: int, figures: Row) -> None:
-        """All figures of one generation."""
-        for name, value in figures.items():
-            self._writer.add_scalar(name, value, generation)
-
-    def close(self) -> None:
-        """Write what is left."""
-        self._writer.close()
-
-
 def compare(learned: Router, scenario: Scenario, rate: float, seeds: Sequence[int]) -> pl.DataFrame:
-    """Metrics of the learned router and of the references: one row a router and seed."""
-    routers = [learned, *(make_router(name) for name in REFERENCES)]
+    """Metrics of the learned router and of the handcrafted ones: one row a router and seed."""
+    routers = [learned, *(make_router(name) for name in HANDCRAFTED)]
     return pl.concat(evaluate_router(router, scenario, rate, seeds) for router in routers)
 
 

@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 
 from prefixgym.agents.population import Population
 from prefixgym.envs.scenarios.schema import Scenario
-from prefixgym.experiments.evolution import checkpoint, selection
-from prefixgym.experiments.evolution.checkpoint import Progress, Row
+from prefixgym.experiments.evolution import checkpoint
+from prefixgym.experiments.evolution.checkpoint import Candidate, Progress, Row
 from prefixgym.experiments.goodput_objective import GoodputObjective
+from prefixgym.experiments.training.judge import HANDCRAFTED, Judge, Verdict
+from prefixgym.experiments.training.tensorboard import kept
 
 MOST_DENSE = 500
-CHECKPOINT = "checkpoint.pickle"
+CHECKPOINT = "checkpoint.safetensors"
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,10 @@ class Search:
             "validation": self.validation.identity(),
         }
 
-    @property
-    def validation_seeds(self) -> range:
-        """The first validation seeds."""
-        return self.validation.seeds.of("validation")[: self.validation_episodes]
+    def judge(self) -> Judge:
+        """A judge on the first validation seeds, who has seen nobody."""
+        seeds = self.validation.seeds.of("validation")[: self.validation_episodes]
+        return Judge(self.validation, self.rate, seeds)
 
     def training_seeds(self, generation: int) -> list[int]:
         """Episodes of a generation."""
@@ -94,7 +96,8 @@ class Budget:
         return progress.generation >= self.generations or progress.seconds >= self.seconds
 
 
-OnGeneration = Callable[[Progress], None]
+OnGeneration = Callable[[Progress, Verdict | None], None]
+"""Told after a generation where the search stands and, if it was judged, how its centre does."""
 
 
 def begin(search: Search, population: Population, folder: Path) -> Progress:
@@ -115,7 +118,7 @@ def evolve(
     budget: Budget,
     folder: Path,
     progress: Progress,
-    on_generation: OnGeneration = lambda progress: None,
+    on_generation: OnGeneration = lambda progress, verdict: None,
 ) -> Progress:
     """Search on until the budget is spent.
 
@@ -127,17 +130,20 @@ def evolve(
         progress: what `begin` returned.
         on_generation: told after every generation, once it is on disk.
     """
+    judge = search.judge()
+    judge.handcrafted = progress.handcrafted
     num_envs = progress.optimizer.population_size * search.episodes
     threads = max(1, min(os.cpu_count() or 1, num_envs // 16))
     objective = GoodputObjective(search.scenario, search.rate, num_envs, threads)
     while not budget.is_spent(progress):
         began = time.monotonic()
         _generation(search, population, objective, progress)
+        verdict = None
         if progress.generation % search.judge_every == 0:
-            _judge(search, population, progress)
+            verdict = _judge(judge, population, progress)
         progress.seconds += time.monotonic() - began
         progress = checkpoint.write(folder / CHECKPOINT, progress)
-        on_generation(progress)
+        on_generation(progress, verdict)
     objective.close()
     return progress
 
@@ -147,12 +153,13 @@ def _start(search: Search, population: Population, identity: dict[str, object]) 
     origin = population.origin
     method = CMA if len(origin) <= MOST_DENSE else SepCMA
     optimizer = method(origin, search.sigma, population_size=search.members or None)
-    seeds = search.validation_seeds
-    references = selection.reference_rows(search.validation, search.rate, seeds)
-    limit = selection.tail_limit(references)
-    population.members = origin[None]
-    (first,) = selection.judge(population, 0, search.validation, search.rate, seeds)
-    return Progress(identity, optimizer, references, limit, first)
+    judge = search.judge()
+    for name in HANDCRAFTED:
+        judge.add_handcrafted(name)
+    verdict = judge.verdict(population.router(origin))
+    first = verdict.notes() | kept(verdict, judge) | {"charts/decisions": 0.0}
+    best = Candidate(origin, 0, verdict)
+    return Progress(identity, optimizer, judge.handcrafted, best, history=[first])
 
 
 def _generation(
@@ -170,7 +177,8 @@ def _generation(
     fitness = objective(population, seeds).reshape(len(asked), -1).mean(1)
     optimizer.tell([(member, -value) for member, value in zip(asked, fitness, strict=True)])
     progress.generation += 1
-    progress.history.append(_figures(progress, fitness))
+    decisions = progress.history[-1]["charts/decisions"] + len(seeds) * search.scenario.num_requests
+    progress.history.append(_figures(progress, fitness) | {"charts/decisions": decisions})
     population.members = np.array([optimizer.mean, asked[int(fitness.argmax())]])
 
 
@@ -185,22 +193,11 @@ def _figures(progress: Progress, fitness: NDArray[np.float64]) -> Row:
     }
 
 
-def _judge(search: Search, population: Population, progress: Progress) -> None:
-    """Let the centre of the search and the generation's best play the validation episodes."""
-    candidates = selection.judge(
-        population,
-        progress.generation,
-        search.validation,
-        search.rate,
-        search.validation_seeds,
-    )
-    for candidate in candidates:
-        if selection.better(candidate, progress.best, progress.limit):
-            progress.best = candidate
-    centre, best = candidates[0], progress.best
-    progress.history[-1] |= {
-        "validation/attainment": centre.attainment,
-        "validation/ttft_p99": centre.ttft_p99,
-        "validation/best_attainment": best.attainment,
-        "validation/best_ttft_p99": best.ttft_p99,
-    }
+def _judge(judge: Judge, population: Population, progress: Progress) -> Verdict:
+    """Let the centre of the search and the generation's best play; returns how the centre does."""
+    verdicts = judge.verdicts(population, len(population.members))
+    for member, verdict in zip(population.members, verdicts, strict=True):
+        if judge.prefers(verdict, progress.best.verdict):
+            progress.best = Candidate(member.copy(), progress.generation, verdict)
+    progress.history[-1] |= verdicts[0].notes() | kept(progress.best.verdict, judge)
+    return verdicts[0]

@@ -13,6 +13,7 @@ from prefixgym.envs.scenarios.registry import load_scenario, toml_value
 from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.experiments.scenario_tables import middle_rate
 from prefixgym.experiments.toml_text import toml_text
+from prefixgym.experiments.training.judge import TAIL_LIMIT
 
 
 class Training(BaseModel):
@@ -63,7 +64,7 @@ class Training(BaseModel):
     validation_episodes: int = Field(default=4, ge=1)
     test_episodes: int = Field(default=10, ge=1)
     handcrafted: tuple[str, ...] = ("loadaware:beta=0.5", "llmd_precise", "smetric")
-    tail_limit: float = Field(default=1.1, gt=0)
+    tail_limit: float = Field(default=TAIL_LIMIT, gt=0)
 
     @model_validator(mode="after")
     def _columns_exist(self) -> Self:

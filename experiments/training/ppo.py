@@ -10,7 +10,6 @@ Shapes: T decisions of a rollout, E clusters in groups of K, N instances.
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +21,10 @@ from prefixgym.agents.scorer import ClusterEncoder, InstanceScorer, linear
 from prefixgym.envs.observation import INSTANCE_FIELDS, REQUEST_FIELDS
 from prefixgym.experiments.training.clusters import Clusters
 from prefixgym.experiments.training.config import PPO
-from prefixgym.experiments.training.judge import Judge
+from prefixgym.experiments.training.judge import Judge, Verdict
 from prefixgym.experiments.training.rollout_buffer import RolloutBuffer
 from prefixgym.experiments.training.run_folder import RunFolder, below, prefixed
+from prefixgym.experiments.training.tensorboard import kept
 
 _VALUED_AT_ONCE = 16384
 
@@ -309,52 +309,62 @@ def _share_explained(whole: NDArray[np.float64], left: NDArray[np.float64]) -> f
     return 1.0 - float(left.var()) / max(float(whole.var()), 1e-12)
 
 
+OnUpdate = Callable[[int, dict[str, float], LearnedRouter, Verdict | None], None]
+"""Told after an update its number, what to note, the router and, where it was judged, how."""
+
+
 def train(
     training: PPO,
     folder: RunFolder,
     judge: Judge,
-    on_update: Callable[[int, dict[str, float], "Learner"], None],
+    on_update: OnUpdate,
     keep: Callable[[InstanceScorer, float], None],
-) -> None:
-    """Learn, or go on to learn, until all updates are made.
+) -> Learner:
+    """Learn, or go on to learn, until all updates are made; returns the learner, as it is then.
 
     Args:
         training: what to do.
         folder: where checkpoints go and come from.
-        judge: of the weights, every `evaluate_every` updates and after the last.
-        on_update: told after every update its number, what to note and the learner.
+        judge: of the weights, before the first update, every `evaluate_every` decisions and after
+            the last.
+        on_update: told after every update, and of update 0 before the first.
         keep: told weights that are the best so far, and the seconds that it took to learn them.
     """
     torch.set_num_threads(1)  # networks this small are slower on two (`rl.md` §3.1)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     learner = Learner(training)
-    best, seconds = -1.0, 0.0
+    router = LearnedRouter(learner.actor)
+    decisions = training.clusters * training.rollout
     if (found := folder.load_checkpoint()) is not None:
         tensors, facts = found
         learner.resume(tensors, facts["updates"])
-        best, seconds = facts["best"], facts["seconds"]
+        best, seconds = Verdict(facts["best"]), facts["seconds"]
+        folder.cut_curve(learner.done)
     else:  # what is not better than its prior is not kept
-        verdict = judge.verdict(LearnedRouter(learner.actor))
-        best, seconds = verdict.attainment, time.perf_counter() - begun
+        folder.cut_curve(0)
+        best = judge.verdict(router)
+        seconds = time.perf_counter() - start
         keep(learner.actor, seconds)
-    folder.cut_curve(learner.done)
-    decisions = training.clusters * training.rollout
+        notes = best.notes() | kept(best, judge)
+        notes |= {"charts/decisions": 0.0, "charts/seconds": seconds}
+        on_update(0, notes, router, best)
     while learner.done < training.updates:
         start = time.perf_counter()
         notes = learner.update()
         last = learner.done == training.updates
+        verdict = None
         if last or _passes(learner.done, training.evaluate_every / decisions):
-            verdict = judge.verdict(LearnedRouter(learner.actor))
-            notes |= {f"serving/{name}": value for name, value in verdict.metrics.items()}
-            seconds += time.perf_counter() - start
-            start = time.perf_counter()
-            if judge.allows(verdict) and verdict.attainment > best:
-                best = verdict.attainment
-                keep(learner.actor, seconds)
+            verdict = judge.verdict(router)
+            if judge.prefers(verdict, best):
+                best = verdict
+                keep(learner.actor, seconds + time.perf_counter() - start)
+            notes |= verdict.notes() | kept(best, judge)
         seconds += time.perf_counter() - start
-        folder.note({"update": learner.done, "seconds": seconds, **notes})
-        on_update(learner.done, notes, learner)
+        notes["charts/seconds"] = seconds
+        folder.note({"update": learner.done, **notes})
+        on_update(learner.done, notes, router, verdict)
         if last or learner.done % training.checkpoint_every == 0:
-            facts_now: dict[str, Any] = {"updates": learner.done, "best": best, "seconds": seconds}
+            facts_now = {"updates": learner.done, "best": dict(best.metrics), "seconds": seconds}
             folder.save_checkpoint(learner.tensors(), facts_now)
     learner.clusters.close()
+    return learner

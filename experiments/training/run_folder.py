@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from prefixgym.agents.scorer import InstanceScorer
 from prefixgym.agents.weights import Card, save_weights
+from prefixgym.experiments.checkpoint_file import read_checkpoint, write_checkpoint
 from prefixgym.experiments.training.config import Training
 from prefixgym.experiments.whole_files import replaced
 
@@ -66,9 +65,7 @@ class RunFolder:
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Replace the checkpoint; `facts` is JSON."""
-        whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        with replaced(self.checkpoint) as partial:
-            save_file(whole, partial, {"facts": json.dumps(facts)})
+        write_checkpoint(self.checkpoint, tensors, facts)
 
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """What was saved last, None if nothing was.
@@ -76,16 +73,7 @@ class RunFolder:
         Raises:
             ValueError: the file is damaged.
         """
-        if not self.checkpoint.exists():
-            return None
-        try:
-            with safe_open(self.checkpoint, "pt") as file:
-                names = list(file.keys())
-                return {n: file.get_tensor(n) for n in names}, json.loads(file.metadata()["facts"])
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{self.checkpoint}: not a checkpoint of a training: {error}"
-            ) from None
+        return read_checkpoint(self.checkpoint)
 
     def curve(self) -> list[dict[str, Any]]:
         """What was noted of each update so far."""

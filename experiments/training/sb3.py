@@ -28,7 +28,8 @@ from prefixgym.agents.q_policies import InstanceQPolicy, InstanceQuantilePolicy,
 from prefixgym.agents.sb3_vec_env import PrefixRoutingVecEnv
 from prefixgym.agents.scorer import InstanceScorer
 from prefixgym.experiments.training.config import OffTheShelf
-from prefixgym.experiments.training.judge import Judge
+from prefixgym.experiments.training.judge import Judge, Verdict
+from prefixgym.experiments.training.tensorboard import kept
 
 
 @dataclass(frozen=True)
@@ -92,13 +93,17 @@ def scorer_of(policy: Any) -> InstanceScorer:
     return folded
 
 
+OnVerdict = Callable[[int, dict[str, float], LearnedRouter, Verdict], None]
+"""Told the decisions so far, what to note, the router, and how it was judged."""
+
+
 def train(
     training: OffTheShelf,
     name: str,
     folder: str,
     judge: Judge,
     on_steps: Callable[[int], None],
-    on_verdict: Callable[[int, dict[str, float]], None],
+    on_verdict: OnVerdict,
     keep: Callable[[InstanceScorer, float], None],
 ) -> BaseAlgorithm:
     """Learn with one of `SHELVES`; TensorBoard events go to `folder`.
@@ -109,7 +114,7 @@ def train(
         folder: of the events.
         judge: of the weights, every `evaluate_every` decisions and at the end.
         on_steps: told how many decisions were made since it was told last.
-        on_verdict: told the decisions so far and the metrics, as `serving/…`.
+        on_verdict: told of every judgement.
         keep: as for `ppo.train`.
     """
     torch.set_num_threads(1)
@@ -153,17 +158,18 @@ class _Judging(BaseCallback):
         training: OffTheShelf,
         judge: Judge,
         on_steps: Callable[[int], None],
-        on_verdict: Callable[[int, dict[str, float]], None],
+        on_verdict: OnVerdict,
         keep: Callable[[InstanceScorer, float], None],
     ) -> None:
         super().__init__()
         self._training, self._judge, self._keep = training, judge, keep
         self._on_steps, self._on_verdict = on_steps, on_verdict
-        self._best, self._told, self._judged = -1.0, 0, 0
+        self._best: Verdict | None = None
+        self._told = self._judged = 0
         self._start = time.perf_counter()
 
     def _on_training_start(self) -> None:
-        self._verdict(always=True)
+        self._verdict()
 
     def _on_step(self) -> bool:
         if self.num_timesteps - self._told >= self._training.evaluate_every // 20:
@@ -178,11 +184,14 @@ class _Judging(BaseCallback):
         self._on_steps(self.num_timesteps - self._told)
         self._verdict()
 
-    def _verdict(self, always: bool = False) -> None:
+    def _verdict(self) -> None:
         scorer = scorer_of(self.model.policy)
-        verdict = self._judge.verdict(LearnedRouter(scorer))
-        notes = {f"serving/{key}": value for key, value in verdict.metrics.items()}
-        self._on_verdict(self.num_timesteps, notes)
-        if always or (self._judge.allows(verdict) and verdict.attainment > self._best):
-            self._best = verdict.attainment
-            self._keep(scorer, time.perf_counter() - self._start)
+        router = LearnedRouter(scorer)
+        verdict = self._judge.verdict(router)
+        seconds = time.perf_counter() - self._start
+        if self._best is None or self._judge.prefers(verdict, self._best):
+            self._best = verdict
+            self._keep(scorer, seconds)
+        notes = verdict.notes() | kept(self._best, self._judge)
+        notes |= {"charts/decisions": float(self.num_timesteps), "charts/seconds": seconds}
+        self._on_verdict(self.num_timesteps, notes, router, verdict)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from prefixgym.agents.learned_router import LearnedRouter
 from prefixgym.agents.scorer import InstanceScorer
 from prefixgym.agents.weights import card_of
 from prefixgym.experiments.provenance import command, commit
@@ -28,7 +29,7 @@ def judge_of(training: Training, folder: RunFolder) -> Judge:
         return judge
     for text in training.handcrafted:
         judge.add_handcrafted(text)
-    found = {name: verdict.metrics for name, verdict in judge.handcrafted.items()}
+    found = {name: dict(verdict.metrics) for name, verdict in judge.handcrafted.items()}
     with replaced(path) as partial:
         partial.write_text(json.dumps(found), encoding="utf-8")
     return judge
@@ -68,17 +69,21 @@ def run_ppo(training: PPO, path: Path, on_update: Callable[[int], None]) -> Trai
     folder = RunFolder(path, training, "ppo")
     judge = judge_of(training, folder)
     decisions = training.clusters * training.rollout
-    with Events(path, judge, ppo.updates_made(folder) + 1) as events:
+    made = ppo.updates_made(folder)
+    with Events(path, judge, made + 1 if made else 0, "ppo", training.model_dump()) as events:
 
-        def note(update: int, notes: dict[str, float], learner: ppo.Learner) -> None:
+        def note(
+            update: int, notes: dict[str, float], router: LearnedRouter, verdict: Verdict | None
+        ) -> None:
             events.note(update, notes)
-            if "serving/attainment" in notes:
-                events.ranks(update, learner.ranks())
-            on_update(decisions)
+            if verdict is not None:
+                events.behaviour(update, verdict, router)
+            if update > 0:
+                on_update(decisions)
 
         ppo.train(training, folder, judge, note, keeper(training, folder))
         found = report(training, folder)
-        events.hyperparameters(training, found.card.table["learned"])
+        events.result(found.card.table["learned"])
     return found
 
 
@@ -89,15 +94,18 @@ def run_off_the_shelf(
     folder = RunFolder(path, training, algorithm)
     judge = judge_of(training, folder)
     folder.cut_curve(0)
-    with Events(path, judge, 0) as events:
+    with Events(path, judge, 0, algorithm, training.model_dump()) as events:
 
-        def note(decisions: int, notes: dict[str, float]) -> None:
+        def note(
+            decisions: int, notes: dict[str, float], router: LearnedRouter, verdict: Verdict
+        ) -> None:
             events.note(decisions, notes)
+            events.behaviour(decisions, verdict, router)
             folder.note({"decisions": decisions, **notes})
 
         keep = keeper(training, folder)
         model = sb3.train(training, algorithm, str(path), judge, on_steps, note, keep)
         model.save(path / "model.zip")
         found = report(training, folder)
-        events.hyperparameters(training, found.card.table["learned"])
+        events.result(found.card.table["learned"])
     return found

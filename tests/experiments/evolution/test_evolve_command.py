@@ -41,7 +41,12 @@ def test_linear_weights_have_a_card_and_a_router(tiny: Path, tmp_path: Path) -> 
     assert json.loads(told)["parameters"]["hit"] == load_weights(weights)["hit"]
     events = EventAccumulator(str(folder)).Reload()
     assert [event.step for event in events.Scalars("fitness/mean")] == [1, 2, 3, 4]
-    assert [event.step for event in events.Scalars("validation/attainment")] == [2, 4]
+    assert [event.step for event in events.Scalars("serving/attainment")] == [0, 2, 4]
+    decisions = [event.value for event in events.Scalars("charts/decisions")]
+    assert decisions == [160.0 * generation for generation in range(5)]
+    seconds = [event.value for event in events.Scalars("charts/seconds")]
+    assert seconds == sorted(seconds)
+    assert "choice/score" in events.Tags()["images"]
 
 
 def test_a_network_starts_from_linear_weights(tiny: Path, tmp_path: Path) -> None:

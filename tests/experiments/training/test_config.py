@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 
 from prefixgym.experiments.training.config import PPO, OffTheShelf, make_training
-from prefixgym.experiments.training.judge import Judge, Verdict, described_router
+from prefixgym.experiments.training.judge import (
+    Judge,
+    Verdict,
+    described_router,
+    preference,
+)
 
 
 def test_a_training_survives_its_own_file(tmp_path: Path) -> None:
@@ -58,6 +63,14 @@ def test_the_tail_is_held_against_the_best_handcrafted_router() -> None:
     judge: Any = Judge(None, 1.0, [], tail_limit=1.1)  # type: ignore[arg-type]
     judge.handcrafted["good"] = Verdict({"attainment": 0.9, "ttft_p99": 1.0})
     judge.handcrafted["slow"] = Verdict({"attainment": 0.8, "ttft_p99": 9.0})
-    assert judge.best_handcrafted == "good"
+    assert judge.limit == 1.1
     assert judge.allows(Verdict({"attainment": 0.1, "ttft_p99": 1.1}))
     assert not judge.allows(Verdict({"attainment": 1.0, "ttft_p99": 1.2}))
+
+
+def test_a_tail_beyond_the_limit_is_never_preferred() -> None:
+    pairs = [(0.9, 1.0), (0.8, 0.5), (0.99, 3.0), (1.0, 9.0)]  # best first
+    order = [Verdict({"attainment": a, "ttft_p99": t}) for a, t in pairs]
+    for i, one in enumerate(order):
+        for j, other in enumerate(order):
+            assert (preference(one, 1.1) > preference(other, 1.1)) == (i < j)

@@ -1,11 +1,14 @@
 """PPO learns, and a training that was interrupted ends as one that was not."""
 
+import copy
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from prefixgym.agents.learned_router import LearnedRouter
 from prefixgym.agents.scorer import COLUMNS, InstanceScorer
 from prefixgym.agents.weights import load_weights
 from prefixgym.experiments.training.config import PPO, make_training
@@ -52,14 +55,13 @@ def test_an_interrupted_training_ends_as_one_that_was_not(
     def to_the_end(path: Path, kill_at: tuple[int, ...]) -> RunFolder:
         folder = RunFolder(path, training, "ppo")
 
-        def on_update(update: int, notes: dict[str, float], learner: Learner) -> None:
+        def on_update(update: int, notes: dict[str, float], *_: object) -> None:
             if kill_at and update == kill_at[0]:
                 raise _KilledError
-            if update == training.updates:
-                end.append(learner.tensors())
 
         try:
-            train(training, folder, judge, on_update, lambda scorer, seconds: None)
+            learner = train(training, folder, judge, on_update, lambda scorer, seconds: None)
+            end.append(learner.tensors())
         except _KilledError:
             to_the_end(path, kill_at[1:])
         return folder
@@ -73,7 +75,7 @@ def test_an_interrupted_training_ends_as_one_that_was_not(
         assert tensor.equal(end[1][name]), name
     untimed = [
         [
-            {k: v for k, v in row.items() if k not in ("seconds", "charts/SPS")}
+            {k: v for k, v in row.items() if k not in ("charts/seconds", "charts/SPS")}
             for row in folder.curve()
         ]
         for folder in (whole, parts)
@@ -123,14 +125,27 @@ def test_the_best_weights_are_kept_reported_and_routed_by(tiny: Path, tmp_path: 
     assert again.summary["attainment"].to_list() == found.summary["attainment"].to_list()
 
 
-def test_weights_with_a_long_tail_are_not_kept(tiny: Path, tmp_path: Path) -> None:
-    training = small(tiny, steps=500)
-    judge = Judge(training.load_scenario(), 60.0, [10])
-    judge.handcrafted["min_ttft"] = Verdict({"attainment": 0.5, "ttft_p99": 1e-6})
-    kept: list[InstanceScorer] = []
-    folder = RunFolder(tmp_path / "run", training, "ppo")
-    train(training, folder, judge, lambda *_: None, lambda scorer, _: kept.append(scorer))
-    assert len(kept) == 1  # the untrained ones, for want of others
+def test_what_is_kept_gets_better_by_the_judges_rule(tiny: Path, tmp_path: Path) -> None:
+    """Where nothing is within the limit on the tail, a shorter tail is better."""
+    training = small(tiny)
+    for limit, path in ((100.0, tmp_path / "within"), (1e-6, tmp_path / "beyond")):
+        judge = Judge(training.load_scenario(), 60.0, [10])
+        judge.handcrafted["min_ttft"] = Verdict({"attainment": 0.5, "ttft_p99": limit})
+        kept: list[InstanceScorer] = []
+        train(
+            training,
+            RunFolder(path, training, "ppo"),
+            judge,
+            lambda *_: None,
+            lambda scorer, _, kept=kept: kept.append(copy.deepcopy(scorer)),  # type: ignore[misc]
+        )
+        verdicts = [judge.verdict(LearnedRouter(scorer)) for scorer in kept]
+        assert all(judge.allows(verdict) == (limit == 100.0) for verdict in verdicts)
+        for worse, better in itertools.pairwise(verdicts):
+            if limit == 100.0:
+                assert better.attainment > worse.attainment
+            else:
+                assert better.tail < worse.tail
 
 
 def test_a_folder_holds_one_training(tiny: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 from typer.testing import CliRunner
 
 from prefixgym.experiments.cli import app
+from prefixgym.experiments.training.onlooker import COMPARED
 
 SETTINGS = {
     "steps": 1024,
@@ -76,10 +77,12 @@ def test_kill_9_and_the_same_command_give_the_same_weights(
     events = EventAccumulator(str(tmp_path / "runs" / "killed"), size_guidance={"scalars": 0})
     events.Reload()
     steps = [event.step for event in events.Scalars("charts/decisions")]
-    assert steps == list(range(1, 9))
+    assert steps == list(range(9))
     tags = events.Tags()
     assert {"losses/policy", "reward/per_decision", "charts/SPS"} <= set(tags["scalars"])
+    assert {f"choice/differs_from_{name}" for name in COMPARED} <= set(tags["scalars"])
     assert "choice/rank_by_ttft" in tags["histograms"]
+    assert "choice/score" in tags["images"]
     weights = f"learned:{tmp_path}/runs/whole/best.safetensors"
     evaluated = run_json(
         ["evaluate", weights, "--scenario", str(tiny), "--rate", "60", "--seeds", "2", "--json"]
