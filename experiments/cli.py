@@ -15,6 +15,7 @@ import typer.core
 from prefixgym.experiments.console import RUNS, Json, print_json, print_tables
 from prefixgym.experiments.contest_commands import contest
 from prefixgym.experiments.evolve_commands import evolve
+from prefixgym.experiments.explain_commands import explain
 from prefixgym.experiments.imitate_commands import imitate
 from prefixgym.experiments.paper_commands import paper
 from prefixgym.experiments.reference_commands import references
@@ -54,6 +55,7 @@ app = typer.Typer(
 )
 app.command()(contest)
 app.command()(evolve)
+app.command()(explain)
 app.command()(imitate)
 app.command()(paper)
 app.command()(references)
