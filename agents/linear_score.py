@@ -57,6 +57,13 @@ class LinearScore(Router):
         waiting: of the requests queued in the engine.
         running: of the requests in its batch.
         kv_usage: of the share of KV blocks in use.
+        decoding: of the requests with a first token.
+        queue: of the prefill that the engine has left.
+        step: of the decode step with this request.
+        pace: of the time of a token, by the last poll.
+        prefilling: of the share of its time lately that was booked for prefill.
+        tpot: of the time of a token lately.
+        slowness: of the time to first tokens lately, as a multiple of what was booked.
         prefill_speed: of the time that its GPU takes to prefill 4,096 tokens.
         decode_speed: of the time of a decode step.
         weights: path of a file of weights, which replace all of the above.
@@ -77,6 +84,13 @@ class LinearScore(Router):
     waiting: float = 0.0
     running: float = 0.0
     kv_usage: float = 0.0
+    decoding: float = 0.0
+    queue: float = 0.0
+    step: float = 0.0
+    pace: float = 0.0
+    prefilling: float = 0.0
+    tpot: float = 0.0
+    slowness: float = 0.0
     prefill_speed: float = 0.0
     decode_speed: float = 0.0
     weights: str = ""
@@ -110,7 +124,7 @@ def highest_score(
 
     Args:
         view: of E environments.
-        constants: `instance_constants` of the cluster, [N, 3].
+        constants: `instance_constants` of the cluster.
         weights: [M, F]; row m is for environments m·E/M up to (m+1)·E/M.
     """
     chosen = np.empty(view.num_envs, np.int64)

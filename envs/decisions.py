@@ -33,6 +33,7 @@ from prefixgym.envs.view.decision import (
     replica_of,
     reset_view,
 )
+from prefixgym.envs.view.experience import fade
 from prefixgym.envs.view.ledger import book, hear, note_first_token
 from prefixgym.envs.view.queues import (
     departure,
@@ -250,6 +251,7 @@ def _advance(s: SimulationArrays, e: int) -> None:
         shown.slot = episode.flight
         shown.attempt = s.cluster.flights[e, episode.flight].attempt + 1
     shown.replica = episode.replica
+    fade(s.knowledge, router_row(s.knowledge, e, episode.replica), time)
     present_request(s.cluster, s.knowledge, e)
 
 

@@ -46,7 +46,7 @@ def observe_range(
 ) -> int:
     """Write the observations of environments first … last - 1.
 
-    `constants` [E, N, 3], or [1, N, 3] if all environments share them.
+    `constants` [E, N, C], or [1, N, C] if all environments share them.
     """
     s: SimulationArrays = borrowed(lent.arrays)
     for e in range(first, last):

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from prefixgym.envs.clock import TICKS_PER_SECOND
 from prefixgym.envs.cluster.spec import ClusterSpec
-from prefixgym.envs.cluster.step_time import prefill_ticks, step_ticks
+from prefixgym.envs.cluster.step_time import StepCost, prefill_ticks, step_ticks
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.view.arrays import ViewArrays
+from prefixgym.envs.view.experience import MEMORY
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,49 @@ OBSERVATION_FIELDS = (
     Field("instances", "waiting", "requests", "queued in the engine (telemetry)", "x / (x + 4)"),
     Field("instances", "running", "requests", "in the batch (telemetry)", "x / (x + 16)"),
     Field("instances", "kv_usage", "-", "share of KV blocks in use (telemetry)", "x"),
+    Field("instances", "decoding", "requests", "with a first token (ledger)", "x / (x + 16)"),
+    Field(
+        "instances",
+        "queue",
+        "s",
+        "prefill left of those waiting and running (telemetry, profile)",
+        "x / (x + slo_ttft)",
+    ),
+    Field(
+        "instances",
+        "step",
+        "s",
+        "decode step with this request and those decoding (ledger, profile)",
+        "x / (x + slo_tpot)",
+    ),
+    Field(
+        "instances",
+        "pace",
+        "s",
+        "running / output tokens per second (telemetry)",
+        "x / (x + slo_tpot)",
+    ),
+    Field(
+        "instances",
+        "prefilling",
+        "-",
+        "share of its time booked for prefill lately (experience)",
+        "x / (x + 0.5)",
+    ),
+    Field(
+        "instances",
+        "tpot",
+        "s",
+        "time per output token lately (experience)",
+        "x / (x + slo_tpot)",
+    ),
+    Field(
+        "instances",
+        "slowness",
+        "-",
+        "time to first token / booked time lately (experience)",
+        "x / (x + 1)",
+    ),
     Field("instances", "prefill_speed", "s", "prefill of 4,096 tokens (profile)", "x / (x + 0.1)"),
     Field(
         "instances", "decode_speed", "s", "step of 16 x 2,048 tokens (profile)", "x / (x + 0.01)"
@@ -72,6 +116,10 @@ OBSERVATION_FIELDS = (
 
 REQUEST_FIELDS = tuple(f for f in OBSERVATION_FIELDS if f.part == "request")
 INSTANCE_FIELDS = tuple(f for f in OBSERVATION_FIELDS if f.part == "instances")
+
+
+NUM_CONSTANTS = 6
+"""What `instance_constants` knows of an instance."""
 
 
 def observation_table() -> str:
@@ -106,14 +154,25 @@ def _write_constants(
     for i in range(cost.size):
         out[i, 0] = capacity[i]
         out[i, 1] = prefill_ticks(cost[i], 4096, 0, 8192) / TICKS_PER_SECOND
-        out[i, 2] = step_ticks(cost[i], 0, 0.0, 16, 16 * 2048, 16) / TICKS_PER_SECOND
+        out[i, 2] = _decode_step(cost[i], 16, 16 * 2048)
+        # A decode step of B sequences with K tokens, as a + b·B + c·K.
+        out[i, 4] = (_decode_step(cost[i], 33, 0) - _decode_step(cost[i], 1, 0)) / 32
+        out[i, 5] = (out[i, 2] - _decode_step(cost[i], 16, 0)) / (16 * 2048)
+        out[i, 3] = _decode_step(cost[i], 1, 0) - out[i, 4]
+
+
+@kernel
+def _decode_step(cost: StepCost, sequences: int, context: int) -> float:
+    """Seconds."""
+    return step_ticks(cost, 0, 0.0, sequences, context, sequences) / TICKS_PER_SECOND
 
 
 def instance_constants(cluster: ClusterSpec) -> NDArray[np.float64]:
-    """What never changes of an instance during an episode, float64 [N, 3].
+    """What never changes of an instance during an episode, float64 [N, 6].
 
     KV capacity in tokens, prefill of 4,096 tokens in s, decode step of 16 sequences with 2,048
-    tokens each in s.
+    tokens each in s; and a, b, c of a + b·B + c·K, the decode step in s of B sequences with K
+    tokens together, through its values at B of 1 and 33 and at K of 0 and 32,768.
     """
     capacity = np.array([cluster.kv_blocks(i) for i in range(len(cluster.instances))])
     capacity *= cluster.block_size
@@ -126,7 +185,7 @@ def constants_of(
     cost: NDArray[np.void], kv_capacity_tokens: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """The same of STEP_COST records [N]."""
-    constants = np.empty((len(cost), 3))
+    constants = np.empty((len(cost), NUM_CONSTANTS))
     _write_constants(cost, kv_capacity_tokens, constants)
     return constants
 
@@ -134,6 +193,12 @@ def constants_of(
 @kernel
 def _squash(x: float, scale: float) -> float:
     return x / (x + scale)
+
+
+@kernel
+def _ratio(x: float, y: float) -> float:
+    """0 where nothing is known."""
+    return x / y if y > 0.0 else 0.0
 
 
 @kernel
@@ -167,8 +232,19 @@ def write_observation(
         out[8] = _squash(row.waiting, 4.0)
         out[9] = _squash(row.running, 16.0)
         out[10] = row.kv_usage
-        out[11] = _squash(constants[i, 1], 0.1)
-        out[12] = _squash(constants[i, 2], 0.01)
+        decoding = row.requests - row.prefill_requests
+        out[11] = _squash(decoding, 16.0)
+        queued = (row.waiting_tokens + row.prefilling_tokens) * constants[i, 1] / 4096
+        out[12] = _squash(queued, shown.slo_ttft)
+        context = row.context_tokens + shown.prompt_tokens
+        step = constants[i, 3] + constants[i, 4] * (decoding + 1) + constants[i, 5] * context
+        out[13] = _squash(max(step, 0.0), shown.slo_tpot)
+        out[14] = _squash(_ratio(row.running, row.throughput), shown.slo_tpot)
+        out[15] = _squash(row.recent_prefill_seconds / MEMORY, 0.5)
+        out[16] = _squash(_ratio(row.recent_decode_seconds, row.recent_tokens), shown.slo_tpot)
+        out[17] = _squash(_ratio(row.recent_wait_seconds, row.recent_booked_seconds), 1.0)
+        out[18] = _squash(constants[i, 1], 0.1)
+        out[19] = _squash(constants[i, 2], 0.01)
     request[0] = _squash(shown.prompt_tokens, 4096.0)
     request[1] = _squash(shown.gap, 0.1)
     request[2] = _squash(shown.slo_ttft, 1.0)

@@ -19,6 +19,7 @@ from prefixgym.envs.jit import cold_kernel, kernel
 from prefixgym.envs.rng import uniform
 from prefixgym.envs.timers import CANCELLATION, TIMEOUT
 from prefixgym.envs.view.arrays import router_row
+from prefixgym.envs.view.experience import note_decode
 from prefixgym.envs.view.ledger import note_end
 from prefixgym.envs.view.queues import take_out
 from prefixgym.envs.view.view import CANCELLED, ENDED, FAILED
@@ -93,6 +94,9 @@ def end_attempt(s: SimulationArrays, e: int, q: int) -> None:
         elif flight.status == state.CANCELLED:
             kind = CANCELLED
         w = router_row(v, e, flight.replica)
+        if flight.status == state.FINISHED and flight.output_tokens > 1:
+            decoding = flight.end - flight.first_token
+            note_decode(v, w, flight.instance, flight.output_tokens - 1, decoding)
         note_end(v, e, w, flight.instance, q, flight.prompt_tokens, kind, flight.end)
     if flight.status == state.FAILED and flight.attempt < clients.retries:
         _send_again(s, e, q, flight.end + clients.retry_delay)

@@ -31,6 +31,10 @@ BOOKING = np.dtype(
     [
         ("ticks", np.int64),
         ("routed", np.int64),  # ticks
+        (
+            "expected",
+            np.int64,
+        ),  # ticks booked there when it was routed, its own included
         ("tokens", np.int32),
         ("open", np.int32),  # 1 until its first token
         ("started", np.int32),  # 1 if it is in a batch and no poll has told so yet
@@ -107,6 +111,7 @@ class ViewArrays(NamedTuple):
     batches: NDArray[np.int32]  # [W, N, MOST_BATCHES]: members of a batch without a first token
     board: NDArray[np.void]  # LEDGER [W, N]
     next_sync: NDArray[np.int64]  # [E], ticks
+    remembered: NDArray[np.int64]  # [W], ticks: up to when experience has faded
     keys: NDArray[np.uint64]  # [W], of random draws
     known: IndexArrays  # its index of cached blocks
     forgotten: NDArray[np.int32]  # [W, N]: 1 if the index has yet to forget the instance
@@ -172,6 +177,7 @@ def allocate(
         "batches": ((*grid, MOST_BATCHES), np.int32),
         "board": (grid, LEDGER),
         "next_sync": ((num_envs,), np.int64),
+        "remembered": ((num_routers,), np.int64),
         "forgotten": (grid, np.int32),
         "unpresented": ((num_envs,), np.int32),
         "keys": ((num_routers,), np.uint64),

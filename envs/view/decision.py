@@ -129,6 +129,7 @@ def reset_view(c: ClusterArrays, v: ViewArrays, e: int) -> None:
             v.forgotten[w, i] = 0
             v.instances[w, i].available = there and c.instances[e, i].phase != DOWN
         v.num_events[w] = 0
+        v.remembered[w] = 0
         reset_queues(v, w)
     v.num_shown[e] = 0
     v.unpresented[e] = 0
@@ -154,3 +155,8 @@ def _reset_instance(row: Record) -> None:
     row.waiting_tokens = 0
     row.prefilling_tokens = 0
     row.throughput = 0.0
+    row.recent_prefill_seconds = 0.0
+    row.recent_booked_seconds = 0.0
+    row.recent_wait_seconds = 0.0
+    row.recent_tokens = 0.0
+    row.recent_decode_seconds = 0.0

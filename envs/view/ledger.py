@@ -4,6 +4,7 @@ from prefixgym.envs.clock import TICKS_PER_SECOND
 from prefixgym.envs.cluster.state import NONE
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.view.arrays import ViewArrays
+from prefixgym.envs.view.experience import note_booked, note_wait
 from prefixgym.envs.view.view import FIRST_TOKEN
 
 
@@ -50,12 +51,15 @@ def book(
     row.prefill_tokens += new_tokens
     row.context_tokens += v.requests[e].prompt_tokens
     _change_backlog(v, w, i, prefill_ticks)
+    booking.expected = v.sources[w, i].backlog
+    note_booked(v, w, i, prefill_ticks)
 
 
 @kernel
 def note_first_token(v: ViewArrays, e: int, w: int, i: int, q: int, time: int) -> None:
     """Flight q on instance i has answered: its prefill is over."""
     _close(v, e, w, i, q)
+    note_wait(v, w, i, v.bookings[e, q].expected, time - v.bookings[e, q].routed)
     hear(v, w, i, q, FIRST_TOKEN, time)
 
 

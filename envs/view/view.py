@@ -53,6 +53,12 @@ INSTANCE_VIEW = np.dtype(
         ("prefilling_tokens", np.int64),  # prompt tokens still to compute of those running
         # output tokens/s when so many decoded first, or of a step with prefill; 0 when idle
         ("throughput", np.float64),
+        # experience: what the router booked and heard there lately, see `envs/view/experience.py`
+        ("recent_prefill_seconds", np.float64),  # prefill booked
+        ("recent_booked_seconds", np.float64),  # backlog + prefill booked, of those that answered
+        ("recent_wait_seconds", np.float64),  # from routing to the first token, of the same
+        ("recent_tokens", np.float64),  # output tokens after the first, of those that finished
+        ("recent_decode_seconds", np.float64),  # from first to last token, of the same
         # the router's own queue, see HOLD
         ("held", np.int64),  # requests held back for this instance
         ("held_since", np.float64),  # s, when the first of them was routed; 0 if there is none

@@ -136,6 +136,11 @@ SPACES: dict[str, Space] = {
         "context": _OBSERVED,
         "running": _OBSERVED,
         "kv_usage": _OBSERVED,
+        "decoding": _OBSERVED,
+        "queue": _OBSERVED,
+        "step": _OBSERVED,
+        "prefilling": _OBSERVED,
+        "tpot": _OBSERVED,
     },
     "llmd_affinity": {
         "affinity_threshold": _SHARE,

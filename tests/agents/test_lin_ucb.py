@@ -63,8 +63,8 @@ def test_it_learns_that_a_busy_instance_pays_less() -> None:
     for _ in range(600):
         env.step(router.route(simulation.view))
     assert (router.weights != before).any(1).all()
-    backlog = COLUMNS.index("backlog")
-    assert np.median(router.weights[:, backlog]) < 0
+    busy = [COLUMNS.index(column) for column in ("backlog", "ttft", "prefill_requests", "queue")]
+    assert np.median(router.weights[:, busy].sum(1)) < 0
 
 
 def test_it_is_a_router_with_parameters() -> None:

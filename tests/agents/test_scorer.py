@@ -117,7 +117,7 @@ def test_a_population_of_networks_scores_as_each_of_them() -> None:
     ("choices", "message"),
     [
         ({"hidden": 0}, "hidden: found 0, must be at least 1"),
-        ({"prior": [1.0, 2.0]}, "prior: found 2 weights, expected 13: available, hit"),
+        ({"prior": [1.0, 2.0]}, "prior: found 2 weights, expected 20: available, hit"),
     ],
 )
 def test_wrong_arguments_are_named(choices: dict[str, Any], message: str) -> None:

@@ -1,5 +1,6 @@
 """One router of a `ReferenceSimulation`: what it has booked, holds back and has been told."""
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from reference_engine import Event, ReferenceEngine, Request
 
 from prefixgym.envs.clock import TICKS_PER_SECOND
+from prefixgym.envs.view.experience import MEMORY
 from prefixgym.envs.view.view import CANCELLED, ENDED, FAILED, FIRST_TOKEN, HOLD, STARTED
 
 HEARD = {"first token": FIRST_TOKEN, "end": ENDED, "failed": FAILED, "cancelled": CANCELLED}
@@ -46,9 +48,26 @@ class Booking:
     prompt_tokens: int
     new_tokens: int
     ticks: int
+    routed: int  # tick
+    expected: int  # ticks booked at the instance then, its own included
     answered: bool = False
     batch: int | None = None  # number of the batch it left with, if those are counted
     started: bool = False  # in a batch of the engine, and no poll has told so yet
+
+
+@dataclass
+class Experience:
+    """What it booked and heard lately of an instance, see `prefixgym.envs.view.experience`."""
+
+    recent_prefill_seconds: float = 0.0
+    recent_booked_seconds: float = 0.0
+    recent_wait_seconds: float = 0.0
+    recent_tokens: float = 0.0
+    recent_decode_seconds: float = 0.0
+
+    def fade(self, ticks: int) -> None:
+        for name, value in vars(self).items():
+            setattr(self, name, value * math.exp(-ticks / (MEMORY * TICKS_PER_SECOND)))
 
 
 @dataclass
@@ -85,6 +104,7 @@ class ReferenceReplica:
     bookings: dict[int, Booking] = field(default_factory=dict)  # by row
     events: list[tuple[float, int, int, int]] = field(default_factory=list)
     batches: int = 0
+    decided: int = 0  # tick of its last decision
 
     def __post_init__(self) -> None:
         count = len(self.engines)
@@ -94,6 +114,7 @@ class ReferenceReplica:
         self.holds: NDArray[np.void] = np.zeros(count, HOLD)
         self.held: list[list[Request]] = [[] for _ in range(count)]
         self.board = [Ledger()] * count  # its own ledgers, as all saw them last
+        self.experience = [Experience() for _ in range(count)]
 
     # --- what it hears ---
 
@@ -108,11 +129,33 @@ class ReferenceReplica:
             self.hear(now, request, STARTED)
 
     def hear_response(self, now: int, event: Event) -> None:
-        self.hear(now, event.request, HEARD[event.kind])
+        request, booking = event.request, self.bookings[event.request.row]
+        self.hear(now, request, HEARD[event.kind])
+        heard = self.experience[booking.instance]
         if event.kind == "first token":
-            self.bookings[event.request.row].answered = True
-        else:
-            del self.bookings[event.request.row]
+            booking.answered = True
+            heard.recent_booked_seconds += booking.expected / TICKS_PER_SECOND
+            heard.recent_wait_seconds += (now - booking.routed) / TICKS_PER_SECOND
+            return
+        if event.kind == "end" and request.first_token is not None and request.output_tokens > 1:
+            heard.recent_tokens += request.output_tokens - 1
+            heard.recent_decode_seconds += (now - request.first_token) / TICKS_PER_SECOND
+        del self.bookings[request.row]
+
+    def decide(self, now: int) -> None:
+        """A request has reached it."""
+        for experience in self.experience:
+            experience.fade(now - self.decided)
+        self.decided = now
+
+    def book(self, i: int, request: Request, hit: int, ticks: int) -> None:
+        """It sends a request to instance i."""
+        expected = self.ledger(i).backlog + ticks
+        new_tokens = request.prompt_tokens - hit
+        self.bookings[request.row] = Booking(
+            i, request.prompt_tokens, new_tokens, ticks, request.routed, expected
+        )
+        self.experience[i].recent_prefill_seconds += ticks / TICKS_PER_SECOND
 
     def report(self, i: int) -> None:
         self.reported[i] = set(self.engines[i].pool.cached)

@@ -18,7 +18,7 @@ from reference_clients import ReferenceClients, client_key
 from reference_engine import Event, ReferenceEngine, Request
 from reference_faults import Instance, Phase, ReferenceFaults, Timers
 from reference_outcomes import most_ttft, outcomes_of
-from reference_replica import Booking, Ledger, ReferenceReplica, total, turns
+from reference_replica import Ledger, ReferenceReplica, total, turns
 
 from prefixgym.envs.clients import Clients
 from prefixgym.envs.clock import TICKS_PER_SECOND, to_seconds, to_ticks
@@ -274,6 +274,7 @@ class ReferenceSimulation:
             attempts=1 if before is None else before.attempts + 1,
         )
         self.flights[row] = flight
+        replica.decide(self.now)
         decision = self._present(replica, flight)
         if not any(replica.available):
             self.corners.add("nobody available")
@@ -291,7 +292,7 @@ class ReferenceSimulation:
             return
         hit = int(decision.instances["hit_tokens"][action])
         ticks = self._prefill_known(action, hit, prompt)
-        replica.bookings[row] = Booking(action, prompt, prompt - hit, ticks)
+        replica.book(action, flight, hit, ticks)
         flight.instance, flight.expected = action, prompt - hit
         replica.held[action].append(flight)
 
@@ -337,8 +338,9 @@ class ReferenceSimulation:
             instances[i]["backlog_seconds"] = ledger.backlog / TICKS_PER_SECOND
             for name in ("requests", "prefill_requests", "prefill_tokens", "context_tokens"):
                 instances[i][name] = getattr(ledger, name)
-            for name, value in replica.known_state(i)._asdict().items():
-                instances[i][name] = value
+            for part in (replica.known_state(i)._asdict(), vars(replica.experience[i])):
+                for name, value in part.items():
+                    instances[i][name] = value
             instances[i]["held"] = len(replica.held[i])
             if replica.held[i]:
                 instances[i]["held_since"] = replica.held[i][0].routed / TICKS_PER_SECOND

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from prefixgym.envs.clock import TICKS_PER_SECOND
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.cluster.step_time import prefill_ticks, step_ticks
 from prefixgym.envs.observation import (
@@ -16,7 +17,9 @@ from prefixgym.envs.observation import (
     REQUEST_FIELDS,
     observation_table,
 )
+from prefixgym.envs.scenarios.registry import load_scenario
 from prefixgym.envs.vector import PrefixRoutingVectorEnv
+from prefixgym.envs.view.experience import MEMORY
 from prefixgym.envs.view.view import View
 
 # The raw quantity behind each field, from a request's and an instance's row of the view.
@@ -37,17 +40,41 @@ RAW: dict[tuple[str, str], Callable[[Any, Any], float]] = {
     ("instances", "waiting"): lambda _, i: i["waiting"],
     ("instances", "running"): lambda _, i: i["running"],
     ("instances", "kv_usage"): lambda _, i: i["kv_usage"],
+    ("instances", "decoding"): lambda _, i: i["requests"] - i["prefill_requests"],
+    ("instances", "pace"): lambda _, i: ratio(i["running"], i["throughput"]),
+    ("instances", "prefilling"): lambda _, i: i["recent_prefill_seconds"] / MEMORY,
+    ("instances", "tpot"): lambda _, i: ratio(i["recent_decode_seconds"], i["recent_tokens"]),
+    ("instances", "slowness"): lambda _, i: ratio(
+        i["recent_wait_seconds"], i["recent_booked_seconds"]
+    ),
 }
 
 
-def raw_of_profile(cluster: ClusterSpec, i: int, name: str) -> float:
-    """The two speeds, which the profile alone decides."""
-    costs = np.array([cluster.instances[i].profile.step_cost()])
-    ticks = {
-        "prefill_speed": lambda: prefill_ticks(costs[0], 4096, 0, 8192),
-        "decode_speed": lambda: step_ticks(costs[0], 0, 0.0, 16, 16 * 2048, 16),
-    }[name]()
-    return float(ticks) / 1e12
+def ratio(x: float, y: float) -> float:
+    return x / y if y > 0 else 0.0
+
+
+def of_profile(cluster: ClusterSpec, i: int) -> dict[str, Callable[[Any, Any], float]]:
+    """Likewise, of what depends on the instance's profile too."""
+    cost = np.array([cluster.instances[i].profile.step_cost()])[0]
+
+    def decode_step(sequences: int, context: int) -> float:
+        return float(step_ticks(cost, 0, 0.0, sequences, context, sequences)) / TICKS_PER_SECOND
+
+    def step(request: Any, row: Any) -> float:
+        per_sequence = (decode_step(33, 0) - decode_step(1, 0)) / 32
+        per_token = (decode_step(16, 32768) - decode_step(16, 0)) / 32768
+        decoding = row["requests"] - row["prefill_requests"]
+        context = row["context_tokens"] + request["prompt_tokens"]
+        return decode_step(1, 0) + per_sequence * decoding + per_token * context
+
+    prefill = float(prefill_ticks(cost, 4096, 0, 8192)) / TICKS_PER_SECOND
+    return {
+        "queue": lambda _, row: (row["waiting_tokens"] + row["prefilling_tokens"]) / 4096 * prefill,
+        "step": step,
+        "prefill_speed": lambda *_: prefill,
+        "decode_speed": lambda *_: decode_step(16, 16 * 2048),
+    }
 
 
 def value_of(normalisation: str, x: float, view: View, e: int, i: int) -> float:
@@ -57,6 +84,7 @@ def value_of(normalisation: str, x: float, view: View, e: int, i: int) -> float:
         "x": x,
         "prompt": request["prompt_tokens"],
         "slo_ttft": request["slo_ttft"],
+        "slo_tpot": request["slo_tpot"],
         "kv_capacity": view.cluster.kv_blocks(i) * view.cluster.block_size,
     }
     formula = {"0 or 1": "x"}.get(
@@ -73,11 +101,9 @@ def expected_observation(view: View, e: int) -> tuple[NDArray[Any], NDArray[Any]
     ]
     table = []
     for i, row in enumerate(rows):
+        profile = of_profile(view.cluster, i)
         raws = [
-            raw_of_profile(view.cluster, i, f.name)
-            if f.name.endswith("_speed")
-            else RAW["instances", f.name](request, row)
-            for f in INSTANCE_FIELDS
+            (profile.get(f.name) or RAW["instances", f.name])(request, row) for f in INSTANCE_FIELDS
         ]
         formulas = [f.normalisation for f in INSTANCE_FIELDS]
         table.append(
@@ -90,13 +116,20 @@ ALL_AVAILABLE_ONE_CLASS = {"available", "slo_ttft", "slo_tpot"}
 
 
 @pytest.mark.parametrize(
-    ("scenario", "constant"),
+    ("name", "short", "constant"),
     [
-        ("shared-prompts-8", {"prompt_tokens", "prefill_speed", "decode_speed"}),
-        ("chat-16-mixed", set()),
+        (
+            "shared-prompts-8",
+            {"workload.output_tokens": "2"},
+            {"prompt_tokens", "prefill_speed", "decode_speed"},
+        ),
+        ("chat-16-mixed", {"workload.output_tokens.median": "3"}, set()),
     ],
 )
-def test_every_column_is_what_its_field_says(scenario: str, constant: set[str]) -> None:
+def test_every_column_is_what_its_field_says(
+    name: str, short: dict[str, str], constant: set[str]
+) -> None:
+    scenario = load_scenario(name, short)  # some requests end before the last one comes
     env = PrefixRoutingVectorEnv(
         2, scenario, rate=400.0, num_requests=150, autoreset_mode="SameStep"
     )
