@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from prefixgym.experiments.analyze_commands import analyze
 from prefixgym.experiments.console import RUNS, Json, print_json, print_tables
 from prefixgym.experiments.contest_commands import contest
 from prefixgym.experiments.evolve_commands import evolve
@@ -53,6 +54,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(analyze)
 app.command()(contest)
 app.command()(evolve)
 app.command()(explain)

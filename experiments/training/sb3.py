@@ -166,7 +166,7 @@ class _Judging(BaseCallback):
         self._on_steps, self._on_verdict = on_steps, on_verdict
         self._best: Verdict | None = None
         self._told = self._judged = 0
-        self._start = time.perf_counter()
+        self._start: float | None = None
 
     def _on_training_start(self) -> None:
         self._verdict()
@@ -188,6 +188,8 @@ class _Judging(BaseCallback):
         scorer = scorer_of(self.model.policy)
         router = LearnedRouter(scorer)
         verdict = self._judge.verdict(router)
+        if self._start is None:  # nothing has been learned before the first judgement
+            self._start = time.perf_counter()
         seconds = time.perf_counter() - self._start
         if self._best is None or self._judge.prefers(verdict, self._best):
             self._best = verdict

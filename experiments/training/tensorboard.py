@@ -3,7 +3,7 @@
 `serving/…`: a judgement's means; `choice/…`: how the router decided in it; `handcrafted/…`: level
 lines beside it; `kept/…`: the weights that are kept so far, and the limit within which attainment
 counts; `charts/decisions` and `charts/seconds`: what was learned from by then, and for how long,
-judgements included. All else is a learner's own.
+judgements but the first included. All else is a learner's own.
 """
 
 import json

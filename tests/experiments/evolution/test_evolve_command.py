@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from prefixgym.agents.linear_score import card_of, load_weights
 from prefixgym.agents.weights import load_weights as load_network
+from prefixgym.experiments.analysis.run import read_run
 from prefixgym.experiments.cli import app
 from prefixgym.experiments.evolution.report import WEIGHTS
 
@@ -47,6 +48,11 @@ def test_linear_weights_have_a_card_and_a_router(tiny: Path, tmp_path: Path) -> 
     seconds = [event.value for event in events.Scalars("charts/seconds")]
     assert seconds == sorted(seconds)
     assert "choice/score" in events.Tags()["images"]
+    read = read_run(folder)
+    assert (read.learner, read.scenario, read.seed) == ("evolve linear", "tiny", 0)
+    assert read.best.attainment == pytest.approx(found["validation"]["attainment"])
+    assert read.test is not None
+    assert read.test.attainment == card["table"]["linear_score"]["attainment"]
 
 
 def test_a_network_starts_from_linear_weights(tiny: Path, tmp_path: Path) -> None:

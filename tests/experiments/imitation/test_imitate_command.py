@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from prefixgym.agents.weights import load_weights
+from prefixgym.experiments.analysis.run import read_run
 from prefixgym.experiments.cli import app
 from prefixgym.experiments.evolution.report import WEIGHTS
 
@@ -36,6 +38,12 @@ def test_an_interrupted_imitation_ends_as_one_that_was_not(tiny: Path, tmp_path:
     assert scorer.prior is not None
     assert card.scenario == "tiny"
     assert "learned" in card.table
+    read = read_run(tmp_path / "whole")
+    assert (read.learner, read.scenario, read.seed) == ("imitate min_ttft", "tiny", 0)
+    assert read.decisions.tolist() == [120, 240, 360]
+    assert read.best.attainment == pytest.approx(
+        max(one["serving/attainment"] for one in whole), abs=1e-6
+    )
 
 
 def test_labels_of_another_imitation_are_not_gone_on_with(tiny: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 )
 from typer.testing import CliRunner
 
+from prefixgym.experiments.analysis.run import read_run
 from prefixgym.experiments.cli import app
 from prefixgym.experiments.training.onlooker import COMPARED
 
@@ -115,3 +116,8 @@ def test_algorithms_off_the_shelf_end_in_the_same_report(
     assert verdicts[0]["decisions"] == 0
     assert verdicts[-1]["decisions"] >= 1024
     assert len(verdicts) >= 3
+    run = read_run(folder)
+    assert (run.learner, run.scenario, run.seed) == (algorithm, "tiny", 0)
+    assert run.decisions.tolist() == sorted({verdict["decisions"] for verdict in verdicts})
+    assert run.test is not None
+    assert run.test.attainment == found["cells"][0]["attainment"]
