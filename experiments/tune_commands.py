@@ -34,9 +34,16 @@ def tune(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Validation episodes.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Of the search.")] = 0,
+    name: Annotated[
+        str,
+        typer.Option(help="Keep trials and results in runs/NAME; by default tune-SCENARIO."),
+    ] = "",
     out: Annotated[
         Path | None,
-        typer.Option(help="TOML file to add to, by default runs/tune-SCENARIO/tuned.toml."),
+        typer.Option(
+            help="TOML file to add results to, instead of runs/NAME/tuned.toml; trials stay in "
+            "runs/NAME."
+        ),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; by default one a core.")
@@ -56,8 +63,8 @@ def tune(
     from prefixgym.experiments.tuning.tuned_file import write
 
     names = list(SPACES) if router == ["all"] else router
-    for name in names:
-        space_of(name)
+    for one in names:
+        space_of(one)
     whole = load_scenario(scenario, scenario_settings(settings))
     tuning = Tuning(
         whole if requests is None else whole.with_num_requests(requests),
@@ -66,20 +73,21 @@ def tune(
         episodes=episodes,
         seed=seed,
     )
-    folder = RUNS / f"tune-{whole.name}" / f"{tuning.rate:g}"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = out or RUNS / f"tune-{whole.name}" / "tuned.toml"
+    folder = RUNS / (name or f"tune-{whole.name}")
+    trials_folder = folder / f"{tuning.rate:g}"
+    trials_folder.mkdir(parents=True, exist_ok=True)
+    path = out or folder / "tuned.toml"
     tables: dict[str, Any] = {}
     processes = min(workers or cores(), len(names))
     with (
         ProcessPoolExecutor(processes, get_context("spawn"), initializer=die_with_parent) as pool,
         progress_of([1] * len(names), len(names), "routers") as on_end,
     ):
-        jobs = [pool.submit(_tuned, tuning, whole, name, seeds, folder) for name in names]
+        jobs = [pool.submit(_tuned, tuning, whole, one, seeds, trials_folder) for one in names]
         for job in as_completed(jobs):
-            name, table = job.result()
-            tables[name] = table
-            write(path, {name: table})
+            one, table = job.result()
+            tables[one] = table
+            write(path, {one: table})
             on_end(1)
     if as_json:
         print_json({"scenario": whole.name, "file": str(path), "routers": tables})

@@ -44,9 +44,23 @@ def test_routers_are_tuned_with_one_budget_and_added_to_one_file(
         assert (budget["trials"], budget["episodes"], budget["requests"]) == (3, 3, 50)
         assert table["validation"]["episodes"] == 2
         assert table["validation"]["first_seed"] == 10
+    journals = tmp_path / "runs" / "tune-tiny" / "60"
+    assert {path.stem for path in journals.glob("*.journal")} == {"loadaware", "prefix_hash"}
     shown = run("tune", "smetric", "--scenario", tiny, *SHORT, "--out", out)
     assert "smetric" in shown
     assert list(tomllib.loads(out.read_text())) == ["loadaware", "prefix_hash", "smetric"]
+
+
+def test_a_name_moves_trials_and_results(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("tune", "smetric", "--scenario", tiny, *SHORT, "--name", "mine")
+    assert (tmp_path / "runs" / "mine" / "60" / "smetric.journal").exists()
+    assert list(tomllib.loads((tmp_path / "runs" / "mine" / "tuned.toml").read_text())) == [
+        "smetric"
+    ]
+    assert not (tmp_path / "runs" / "tune-tiny").exists()
 
 
 def test_mistakes_are_one_line(tiny: Path) -> None:
