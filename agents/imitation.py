@@ -33,12 +33,18 @@ class Labels:
 
 
 def joined(parts: Sequence[Labels]) -> Labels:
-    """All decisions of parts with the same number of instances."""
+    """All decisions; where there are fewer instances than elsewhere, unavailable ones follow."""
+    most = max(part.instances.shape[1] for part in parts)
     return Labels(
         np.concatenate([part.requests for part in parts]),
-        np.concatenate([part.instances for part in parts]),
+        np.concatenate([_widened(part.instances, most) for part in parts]),
         np.concatenate([part.actions for part in parts]),
     )
+
+
+def _widened(instances: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    """With rows of zeros, which are unavailable instances, up to `count`."""
+    return np.pad(instances, ((0, 0), (0, count - instances.shape[1]), (0, 0)))
 
 
 def imitate(

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from prefixgym.agents.files import checksum
 from prefixgym.agents.seen import Seen, seen_in
-from prefixgym.agents.weights import checksum, load_weights
+from prefixgym.agents.weights import load_weights
 from prefixgym.baselines.router import Router
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.jit import kernel

@@ -11,13 +11,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from prefixgym.agents.files import checksum
 from prefixgym.agents.seen import Seen, seen_in
 from prefixgym.baselines.router import Router, register
 from prefixgym.envs.cluster.spec import ClusterSpec
@@ -112,6 +113,39 @@ class LinearScore(Router):
         return highest_score(view, self._constants, self._row)
 
 
+@dataclass
+class LinearWeightsRouter(Router):
+    """A linear score with the weights of one file; `named_weights` makes a class for each file.
+
+    Attributes:
+        weights: first digits of the SHA-256 of the file. Given, the file must have it, so that a
+            result says which weights it is of.
+    """
+
+    name = "learned"
+    source = LinearScore.source
+    family = "learned"
+    knows = LinearScore.knows
+
+    path: ClassVar[Path]
+
+    weights: str = ""
+
+    def __post_init__(self) -> None:
+        found = checksum(self.path)
+        self.require("weights", found.startswith(self.weights), f"{found}, which the file has")
+        self.weights = found
+        self._score = linear_score(load_weights(self.path))
+
+    def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:
+        """As for `LinearScore`."""
+        self._score.reset(cluster, seeds)
+
+    def route(self, view: View) -> NDArray[np.int64]:
+        """As for `LinearScore`."""
+        return self._score.route(view)
+
+
 def weight_row(weights: Mapping[str, float]) -> NDArray[np.float64]:
     """Weights by column, one for each of the observation's instance columns, [F]; others are 0."""
     return np.array([weights.get(field.name, 0.0) for field in INSTANCE_FIELDS])
@@ -196,6 +230,15 @@ def load_weights(path: Path) -> dict[str, float]:
             f"{path}: found weights of {', '.join(unknown)}, allowed: {', '.join(WEIGHED_COLUMNS)}"
         )
     return dict.fromkeys(WEIGHED_COLUMNS, 0.0) | dict(zip(columns, row.tolist(), strict=True))
+
+
+def is_linear(path: Path) -> bool:
+    """Whether a file holds the weights of a linear score; False too if it cannot be read."""
+    try:
+        with safe_open(path, "numpy") as file:
+            return _TENSOR in file.keys()  # noqa: SIM118 - no mapping
+    except (OSError, SafetensorError):
+        return False
 
 
 def card_of(path: Path) -> dict[str, Any]:

@@ -4,11 +4,9 @@ Reading one executes nothing from it. The card is JSON in the file's metadata, s
 what is known of them cannot be parted.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from safetensors.torch import save_file
 from prefixgym.agents.scorer import InstanceScorer
 from prefixgym.envs.observation import INSTANCE_FIELDS, REQUEST_FIELDS
 
-ENDING = ".safetensors"
 _CARD = "card"
 
 
@@ -106,18 +103,3 @@ def _card_in(path: Path, metadata: Mapping[str, str]) -> Card:
             f"{', '.join(expected)}"
         )
     return card
-
-
-def checksum(path: Path) -> str:
-    """The first 12 hexadecimal digits of the file's SHA-256."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-
-
-def shipped_folder() -> Path:
-    """Where the weights are that come with the package."""
-    return Path(str(files("prefixgym.agents"))) / "weights"
-
-
-def shipped_names() -> list[str]:
-    """What may stand for NAME in `learned/NAME`, sorted."""
-    return sorted(path.stem for path in shipped_folder().glob(f"*{ENDING}"))

@@ -15,6 +15,7 @@ import typer.core
 from prefixgym.experiments.analyze_commands import analyze
 from prefixgym.experiments.console import RUNS, Json, print_json, print_tables
 from prefixgym.experiments.contest_commands import contest
+from prefixgym.experiments.distil_commands import distil
 from prefixgym.experiments.evolve_commands import evolve
 from prefixgym.experiments.explain_commands import explain
 from prefixgym.experiments.imitate_commands import imitate
@@ -59,6 +60,7 @@ app.command()(contest)
 app.command()(evolve)
 app.command()(explain)
 app.command()(imitate)
+app.command()(distil)
 app.command()(paper)
 app.command()(references)
 app.command()(tune)

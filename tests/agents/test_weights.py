@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from prefixgym.agents import weights
+from prefixgym.agents.files import checksum
 from prefixgym.agents.learned_router import LearnedRouter
 from prefixgym.agents.scorer import COLUMNS, InstanceScorer
-from prefixgym.agents.weights import Card, card_of, checksum, load_weights, save_weights
+from prefixgym.agents.weights import Card, card_of, load_weights, save_weights
 from prefixgym.baselines.router import make_router, router_class, router_names
 from prefixgym.envs.observation import REQUEST_FIELDS
 from prefixgym.envs.scenarios.registry import load_scenario
@@ -72,7 +72,7 @@ def test_weights_can_be_pinned(tmp_path: Path) -> None:
 
 def test_shipped_weights_have_short_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path, "chat")
-    monkeypatch.setattr(weights, "shipped_folder", lambda: tmp_path)
+    monkeypatch.setattr(files, "shipped_folder", lambda: tmp_path)
     assert router_class("learned/chat").name == "learned/chat"
     assert "learned/chat" not in router_names()
     with pytest.raises(ValueError, match=r"found 'learned/char', allowed: .*learned/chat"):
@@ -80,7 +80,7 @@ def test_shipped_weights_have_short_names(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_all_shipped_weights_load() -> None:
-    for name in weights.shipped_names():
+    for name in files.shipped_names():
         make_router(f"learned/{name}")
 
 

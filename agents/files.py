@@ -1,0 +1,22 @@
+"""Files of weights: where those are that come with the package, and what tells files apart."""
+
+import hashlib
+from importlib.resources import files
+from pathlib import Path
+
+ENDING = ".safetensors"
+
+
+def checksum(path: Path) -> str:
+    """The first 12 hexadecimal digits of the file's SHA-256."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def shipped_folder() -> Path:
+    """Where the weights are that come with the package."""
+    return Path(str(files("prefixgym.agents"))) / "weights"
+
+
+def shipped_names() -> list[str]:
+    """What may stand for NAME in `learned/NAME`, sorted."""
+    return sorted(path.stem for path in shipped_folder().glob(f"*{ENDING}"))
