@@ -40,7 +40,7 @@ def _path_of(name: str) -> Path:
         )
         raise ValueError(
             f"router: found {name!r}, allowed: learned:PATH with weights that `prefixgym train` "
-            f"wrote, or learned/NAME ({shipped})"
+            f"wrote, or learned/NAME ({known or 'none is shipped'})"
         )
     if not path.is_file():
         raise ValueError(f"router: found {name!r}, but {path} is no file")

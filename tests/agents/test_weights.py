@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from prefixgym.agents import files
 from prefixgym.agents.files import checksum
 from prefixgym.agents.learned_router import LearnedRouter
 from prefixgym.agents.scorer import COLUMNS, InstanceScorer
