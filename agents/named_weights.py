@@ -35,12 +35,10 @@ def _path_of(name: str) -> Path:
     elif name.removeprefix("learned/") in files.shipped_names():
         path = files.shipped_folder() / f"{name.removeprefix('learned/')}{files.ENDING}"
     else:
-        shipped = (
-            ", ".join(f"learned/{known}" for known in files.shipped_names()) or "none is shipped"
-        )
+        shipped = [f"learned/{known}" for known in files.shipped_names()] or ["none is shipped"]
         raise ValueError(
             f"router: found {name!r}, allowed: learned:PATH with weights that `prefixgym train` "
-            f"wrote, or learned/NAME ({known or 'none is shipped'})"
+            f"wrote, or learned/NAME ({', '.join(shipped)})"
         )
     if not path.is_file():
         raise ValueError(f"router: found {name!r}, but {path} is no file")
