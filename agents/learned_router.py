@@ -62,8 +62,8 @@ class LearnedRouter(Router):
 
     Args:
         network: request [E, R] and instances [E, N, F], as in `prefixgym.envs.observation`, to
-            scores [E, N], with one column more if it may reject: an `InstanceScorer`, or `scorer`
-            of a Stable-Baselines3 policy of this package.
+            scores [E, N], with one column more if it may reject: an `InstanceScorer`, a
+            `FlatScorer`, or `scorer` of a Stable-Baselines3 policy of this package.
     """
 
     name = "learned"

@@ -1,4 +1,4 @@
-"""Weights of instance scorers: a safetensors file with a card that says where they come from.
+"""Weights of networks that score instances: a safetensors file with a card of where they come from.
 
 Reading one executes nothing from it. The card is JSON in the file's metadata, so that weights and
 what is known of them cannot be parted.
@@ -13,10 +13,14 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from prefixgym.agents.flat_scorer import FlatScorer
 from prefixgym.agents.scorer import InstanceScorer
 from prefixgym.envs.observation import INSTANCE_FIELDS, REQUEST_FIELDS
 
 _CARD = "card"
+
+Scorer = InstanceScorer | FlatScorer
+"""The networks whose weights can be kept."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +28,11 @@ class Card:
     """What there is to know of weights.
 
     Attributes:
-        hidden, attention: as for `InstanceScorer`.
+        hidden: units of a layer.
+        attention: as for `InstanceScorer`.
         prior: whether they correct a linear score; its weights are in the file.
+        network: `instances`, an `InstanceScorer`, or `flat`, a `FlatScorer`.
+        num_instances: how many a flat network is for; None: any number.
         columns: names of what the network sees, the request's after the instance's.
         command: what made them.
         commit: of the repository then.
@@ -38,6 +45,8 @@ class Card:
     hidden: int
     attention: bool
     prior: bool
+    network: str = "instances"
+    num_instances: int | None = None
     columns: tuple[str, ...] = tuple(f.name for f in (*INSTANCE_FIELDS, *REQUEST_FIELDS))
     command: str = ""
     commit: str = ""
@@ -47,20 +56,22 @@ class Card:
     table: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-def card_of(scorer: InstanceScorer, **known: Any) -> Card:
+def card_of(scorer: Scorer, **known: Any) -> Card:
     """The card of this network; `known` says the rest."""
+    if isinstance(scorer, FlatScorer):
+        return Card(scorer.hidden, False, False, "flat", scorer.num_instances, **known)
     hidden = scorer.head.in_features
     attention = len(scorer.encoder.attention) > 0
     return Card(hidden, attention, scorer.prior is not None, **known)
 
 
-def save_weights(path: Path, scorer: InstanceScorer, card: Card) -> None:
+def save_weights(path: Path, scorer: Scorer, card: Card) -> None:
     """Write both to one file; its folder must exist."""
     tensors = {name: tensor.contiguous() for name, tensor in scorer.state_dict().items()}
     save_file(tensors, path, {_CARD: json.dumps(asdict(card), sort_keys=True)})
 
 
-def load_weights(path: Path) -> tuple[InstanceScorer, Card]:
+def load_weights(path: Path) -> tuple[Scorer, Card]:
     """The network and its card.
 
     Raises:
@@ -75,14 +86,27 @@ def load_weights(path: Path) -> tuple[InstanceScorer, Card]:
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path}: not a readable safetensors file: {error}") from None
     card = _card_in(path, metadata)
-    prior = [0.0] * len(INSTANCE_FIELDS) if card.prior else None
-    scorer = InstanceScorer(card.hidden, prior=prior, attention=card.attention)
+    scorer = _network_of(path, card)
     try:
         scorer.load_state_dict(tensors)
     except RuntimeError as error:
         raise ValueError(f"{path}: found other weights than its card says: {error}") from None
     scorer.requires_grad_(False)
     return scorer, card
+
+
+def _network_of(path: Path, card: Card) -> Scorer:
+    """What the card describes, with other weights."""
+    match card.network, card.num_instances:
+        case "instances", None:
+            prior = [0.0] * len(INSTANCE_FIELDS) if card.prior else None
+            return InstanceScorer(card.hidden, prior=prior, attention=card.attention)
+        case "flat", int(num_instances):
+            return FlatScorer(num_instances, card.hidden)
+    raise ValueError(
+        f"{path}: found network {card.network!r} with num_instances {card.num_instances!r}, "
+        "allowed: 'instances' with null, 'flat' with a number"
+    )
 
 
 def _card_in(path: Path, metadata: Mapping[str, str]) -> Card:

@@ -94,7 +94,7 @@ def _show(found: "TrainingReport", folder: Path, as_json: bool) -> None:
     )
 
 
-def _off_the_shelf(algorithm: str, what: str) -> None:
+def _off_the_shelf(algorithm: str, what: str, network: str = "the same scorer") -> None:
     """Add the command of one of `training.sb3.SHELVES`, which is too heavy to import here."""
 
     def command(
@@ -107,11 +107,14 @@ def _off_the_shelf(algorithm: str, what: str) -> None:
         as_json: Json = False,
     ) -> None:
         from prefixgym.experiments.progress import progress_of_requests
-        from prefixgym.experiments.training.config import OffTheShelf, make_training
+        from prefixgym.experiments.training.config import make_training
         from prefixgym.experiments.training.run_folder import RunFolder
+        from prefixgym.experiments.training.sb3 import SHELVES
         from prefixgym.experiments.training.session import finished, run_off_the_shelf
 
-        training = make_training(OffTheShelf, config, _overrides(scenario, rate, settings))
+        training = make_training(
+            SHELVES[algorithm].training, config, _overrides(scenario, rate, settings)
+        )
         folder = _folder(algorithm, name, training)
         if fresh:
             shutil.rmtree(folder, ignore_errors=True)
@@ -121,11 +124,12 @@ def _off_the_shelf(algorithm: str, what: str) -> None:
                 found = run_off_the_shelf(training, algorithm, folder, on_steps)
         _show(found, folder, as_json)
 
-    command.__doc__ = f"{what}, as it comes, with the same scorer. Starts anew when interrupted."
+    command.__doc__ = f"{what}, as it comes, with {network}. Starts anew when interrupted."
     app.command(algorithm)(command)
 
 
 _off_the_shelf("sb3-ppo", "Stable-Baselines3's PPO")
+_off_the_shelf("flat-ppo", "Stable-Baselines3's PPO", "its own plain MLP over all columns")
 _off_the_shelf("maskable-ppo", "sb3-contrib's MaskablePPO")
 _off_the_shelf("a2c", "Stable-Baselines3's A2C")
 _off_the_shelf("dqn", "Stable-Baselines3's DQN")

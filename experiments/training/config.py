@@ -158,6 +158,29 @@ class OffTheShelf(Training):
 
     arguments: dict[str, Any] = {}
 
+    @property
+    def choices(self) -> dict[str, Any]:
+        """Keyword arguments of the policy."""
+        return {"hidden": self.hidden, "prior": self.prior_weights, "attention": self.attention}
+
+
+class FlatOffTheShelf(OffTheShelf):
+    """The same with the algorithm's own plain network over the whole observation.
+
+    Attributes:
+        hidden: units of each of its two layers.
+        attention, prior: it has neither.
+    """
+
+    hidden: int = Field(default=64, ge=1)
+    attention: Literal[False] = False
+    prior: dict[str, float] = Field(default={}, max_length=0)
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """Keyword arguments of the policy."""
+        return {"net_arch": [self.hidden, self.hidden]}
+
 
 T = TypeVar("T", bound=Training)
 

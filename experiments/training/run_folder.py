@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prefixgym.agents.scorer import InstanceScorer
-from prefixgym.agents.weights import Card, save_weights
+from prefixgym.agents.weights import Card, Scorer, save_weights
 from prefixgym.experiments.checkpoint_file import read_checkpoint, write_checkpoint
 from prefixgym.experiments.training.config import Training
 from prefixgym.experiments.whole_files import replaced
@@ -58,7 +57,7 @@ class RunFolder:
         """Where what is needed to go on is."""
         return self.path / "checkpoint.safetensors"
 
-    def save_best(self, scorer: InstanceScorer, card: Card) -> None:
+    def save_best(self, scorer: Scorer, card: Card) -> None:
         """Replace the best weights."""
         with replaced(self.best) as partial:
             save_weights(partial, scorer, card)

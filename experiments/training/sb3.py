@@ -1,4 +1,6 @@
-"""Algorithms off the shelf: Stable-Baselines3's and sb3-contrib's, with the instance scorer.
+"""Algorithms off the shelf: Stable-Baselines3's and sb3-contrib's.
+
+All choose by the instance scorer, but for one that shows what a plain network comes to.
 
 They know nothing of groups that see the same requests, of the decision that a reward belongs to, or
 of wall time: their discount is per decision, and means the discount time at the mean rate.
@@ -16,8 +18,11 @@ from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.policies import MultiInputActorCriticPolicy
 from stable_baselines3.common.vec_env import VecNormalize
+from torch import nn
 
+from prefixgym.agents.flat_scorer import FlatScorer
 from prefixgym.agents.instance_scorer import (
     InstanceActor,
     InstanceScorerPolicy,
@@ -27,18 +32,20 @@ from prefixgym.agents.learned_router import LearnedRouter
 from prefixgym.agents.q_policies import InstanceQPolicy, InstanceQuantilePolicy, InstanceValues
 from prefixgym.agents.sb3_vec_env import PrefixRoutingVecEnv
 from prefixgym.agents.scorer import InstanceScorer
-from prefixgym.experiments.training.config import OffTheShelf
+from prefixgym.agents.weights import Scorer
+from prefixgym.experiments.training.config import FlatOffTheShelf, OffTheShelf
 from prefixgym.experiments.training.judge import Judge, Verdict
 from prefixgym.experiments.training.tensorboard import kept
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """An algorithm, the policy that it takes and what it is called with."""
+    """An algorithm, the policy that it takes, what it is called with and how it is configured."""
 
     algorithm: type[BaseAlgorithm]
     policy: type[Any]
     settings: dict[str, Any]
+    training: type[OffTheShelf] = OffTheShelf
 
 
 _PPO: dict[str, Any] = {"n_steps": 128, "batch_size": 2048, "n_epochs": 4, "learning_rate": 1e-3}
@@ -55,6 +62,7 @@ _Q |= {"exploration_fraction": 0.2, "exploration_final_eps": 0.02}
 
 SHELVES: dict[str, Shelf] = {
     "sb3-ppo": Shelf(PPO, InstanceScorerPolicy, _PPO),
+    "flat-ppo": Shelf(PPO, MultiInputActorCriticPolicy, _PPO, FlatOffTheShelf),
     "maskable-ppo": Shelf(MaskablePPO, MaskableInstanceScorerPolicy, _PPO),
     "a2c": Shelf(
         A2C,
@@ -67,12 +75,14 @@ SHELVES: dict[str, Shelf] = {
 """By the name of their command."""
 
 
-def scorer_of(policy: Any) -> InstanceScorer:
+def scorer_of(policy: Any) -> Scorer:
     """The network that a policy of `SHELVES` chooses by.
 
     A Q policy chooses by values, which are scores and a term that all instances share; a quantile
     policy adds the mean of its quantiles' offsets, which are folded into the scores' last layer.
     """
+    if type(policy) is MultiInputActorCriticPolicy:
+        return _flat_scorer(policy)
     network = policy.scorer
     if isinstance(network, InstanceActor):
         return network.scorer
@@ -93,6 +103,14 @@ def scorer_of(policy: Any) -> InstanceScorer:
     return folded
 
 
+def _flat_scorer(policy: Any) -> FlatScorer:
+    """A copy of the layers that a plain policy chooses by."""
+    layers = nn.Sequential(*policy.mlp_extractor.policy_net, policy.action_net)
+    flat = FlatScorer(policy.action_net.out_features, policy.action_net.in_features)
+    flat.layers.load_state_dict(layers.state_dict())
+    return flat
+
+
 OnVerdict = Callable[[int, dict[str, float], LearnedRouter, Verdict], None]
 """Told the decisions so far, what to note, the router, and how it was judged."""
 
@@ -104,7 +122,7 @@ def train(
     judge: Judge,
     on_steps: Callable[[int], None],
     on_verdict: OnVerdict,
-    keep: Callable[[InstanceScorer, float], None],
+    keep: Callable[[Scorer, float], None],
 ) -> BaseAlgorithm:
     """Learn with one of `SHELVES`; TensorBoard events go to `folder`.
 
@@ -133,15 +151,10 @@ def train(
     gamma = math.exp(-1.0 / (rate * training.discount_time))
     # Returns are hundreds of requests: unscaled, the value's gradient would drown the policy's.
     scaled = VecNormalize(env, norm_obs=False, gamma=gamma)
-    choices = {
-        "hidden": training.hidden,
-        "prior": training.prior_weights,
-        "attention": training.attention,
-    }
     settings = shelf.settings | {"gamma": gamma, "seed": training.seed} | training.arguments
     algorithm: Any = shelf.algorithm
     model: BaseAlgorithm = algorithm(
-        shelf.policy, scaled, policy_kwargs=choices, device="cpu", **settings
+        shelf.policy, scaled, policy_kwargs=training.choices, device="cpu", **settings
     )
     model.set_logger(configure(folder, ["tensorboard"]))
     callback = _Judging(training, judge, on_steps, on_verdict, keep)
@@ -159,7 +172,7 @@ class _Judging(BaseCallback):
         judge: Judge,
         on_steps: Callable[[int], None],
         on_verdict: OnVerdict,
-        keep: Callable[[InstanceScorer, float], None],
+        keep: Callable[[Scorer, float], None],
     ) -> None:
         super().__init__()
         self._training, self._judge, self._keep = training, judge, keep

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from prefixgym.agents.learned_router import LearnedRouter
-from prefixgym.agents.scorer import InstanceScorer
-from prefixgym.agents.weights import card_of
+from prefixgym.agents.weights import Scorer, card_of
 from prefixgym.experiments.provenance import command, commit
 from prefixgym.experiments.training import ppo, sb3
 from prefixgym.experiments.training.config import PPO, OffTheShelf, Training
@@ -35,10 +34,10 @@ def judge_of(training: Training, folder: RunFolder) -> Judge:
     return judge
 
 
-def keeper(training: Training, folder: RunFolder) -> Callable[[InstanceScorer, float], None]:
+def keeper(training: Training, folder: RunFolder) -> Callable[[Scorer, float], None]:
     """What writes weights, and what is known of them by then, to the folder."""
 
-    def keep(scorer: InstanceScorer, seconds: float) -> None:
+    def keep(scorer: Scorer, seconds: float) -> None:
         card = card_of(
             scorer,
             command=command(),

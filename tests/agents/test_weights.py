@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from prefixgym.agents import files
 from prefixgym.agents.files import checksum
+from prefixgym.agents.flat_scorer import FlatScorer
 from prefixgym.agents.learned_router import LearnedRouter
 from prefixgym.agents.scorer import COLUMNS, InstanceScorer
 from prefixgym.agents.weights import Card, card_of, load_weights, save_weights
@@ -43,6 +44,19 @@ def test_a_network_survives_a_file_with_its_card(choices: dict[str, Any], tmp_pa
     assert card.prior == ("prior" in choices)
     assert (card.command, card.seed) == ("prefixgym train", 3)
     assert card.table["learned"]["attainment"] == 0.5
+
+
+def test_a_flat_network_survives_a_file_with_its_card(tmp_path: Path) -> None:
+    scorer, path = FlatScorer(6, 8), tmp_path / "flat.safetensors"
+    save_weights(path, scorer, card_of(scorer, seed=3))
+    again, card = load_weights(path)
+    request, instances = torch.rand(4, len(REQUEST_FIELDS)), torch.rand(4, 6, len(COLUMNS))
+    assert again(request, instances).equal(scorer(request, instances))
+    assert (card.network, card.num_instances, card.hidden, card.seed) == ("flat", 6, 8, 3)
+    router = make_router(f"learned:{path}")
+    assert isinstance(router, LearnedRouter)
+    with pytest.raises(ValueError, match="instances: found 8, this flat network is for 6 only"):
+        evaluate_router(router, load_scenario("chat-8").with_num_requests(2), 60.0, (0,))
 
 
 def test_its_name_routes_as_the_network_and_keys_change_with_the_file(tmp_path: Path) -> None:
@@ -101,6 +115,9 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
     _, scorer = saved(tmp_path)
     save_weights(path, scorer, Card(16, False, False))
     with pytest.raises(ValueError, match="found other weights than its card says"):
+        load_weights(path)
+    save_weights(path, scorer, Card(8, False, False, "flat"))
+    with pytest.raises(ValueError, match="found network 'flat' with num_instances None, allowed:"):
         load_weights(path)
     save_weights(path, scorer, card_of(scorer, columns=("available", "hit")))
     with pytest.raises(ValueError, match="was trained on the columns available, hit; observations"):

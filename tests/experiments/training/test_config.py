@@ -5,7 +5,12 @@ from typing import Any
 
 import pytest
 
-from prefixgym.experiments.training.config import PPO, OffTheShelf, make_training
+from prefixgym.experiments.training.config import (
+    PPO,
+    FlatOffTheShelf,
+    OffTheShelf,
+    make_training,
+)
 from prefixgym.experiments.training.judge import (
     Judge,
     Verdict,
@@ -42,6 +47,14 @@ def test_a_training_survives_its_own_file(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named(overrides: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_training(PPO, None, overrides)
+
+
+def test_a_flat_network_has_neither_prior_nor_attention() -> None:
+    assert make_training(FlatOffTheShelf, None, {}).choices == {"net_arch": [64, 64]}
+    with pytest.raises(ValueError, match=r"prior: found {'hit': 1}, .* at most 0 items"):
+        make_training(FlatOffTheShelf, None, {"prior.hit": "1"})
+    with pytest.raises(ValueError, match="attention: found True, input should be False"):
+        make_training(FlatOffTheShelf, None, {"attention": "true"})
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:

@@ -116,6 +116,7 @@ def test_the_best_weights_are_kept_reported_and_routed_by(tiny: Path, tmp_path: 
     assert found.summary["router"].to_list() == ["learned", "min_ttft"]
     assert found.summary["seeds"].to_list() == [2, 2]
     scorer, card = load_weights(tmp_path / "run" / "best.safetensors")
+    assert isinstance(scorer, InstanceScorer)
     assert scorer.head.in_features == 8
     assert card.table["learned"]["attainment"] == found.summary["attainment"][0]
     assert str(tiny) in card.scenario

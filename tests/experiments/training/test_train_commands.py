@@ -97,6 +97,7 @@ def test_kill_9_and_the_same_command_give_the_same_weights(
     ("algorithm", "arguments"),
     [
         ("sb3-ppo", "{ n_steps = 32, batch_size = 64 }"),
+        ("flat-ppo", "{ n_steps = 32, batch_size = 64 }"),
         ("maskable-ppo", "{ n_steps = 32, batch_size = 64 }"),
         ("a2c", "{ n_steps = 8 }"),
         ("dqn", "{ learning_starts = 200, batch_size = 16 }"),
