@@ -10,10 +10,23 @@ from prefixgym.experiments.workers import cores
 
 
 def paper(
-    study: Annotated[str, typer.Argument(help="staleness, loss, replicas or faults.")],
+    study: Annotated[
+        str, typer.Argument(help="staleness, loss, replicas, faults, transfer or information.")
+    ],
     router: Annotated[
         list[str] | None,
         typer.Option(help="Compare these, by default ten of each kind. Repeatable."),
+    ] = None,
+    learned: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Compare this one besides: learned/NAME, learned:PATH or NAME:KEY=VALUE,…; with "
+            "{setting} and {scenario} in it, one for each setting. Repeatable.",
+            metavar="ROUTER",
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Of transfer: the Mooncake conversation trace.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Test episodes of each cell.")] = 3,
     requests: Annotated[
@@ -35,6 +48,7 @@ def paper(
     """
     from prefixgym.experiments.leaderboard import missing_cells, run_cells
     from prefixgym.experiments.paper.figure import plot_study
+    from prefixgym.experiments.paper.learned import with_learned, with_trace, worth_table
     from prefixgym.experiments.paper.measure import measure
     from prefixgym.experiments.paper.registry import study_called
     from prefixgym.experiments.paper.results import (
@@ -49,6 +63,9 @@ def paper(
     chosen = study_called(study)
     if router:
         chosen = chosen.with_routers(router)
+    chosen, untrained = with_learned(chosen, learned or chosen.learned)
+    chosen, absent = with_trace(chosen, trace)
+    left_out = absent + untrained
     folder = out or RUNS / f"paper-{study}"
     trials = trials_of(chosen, seeds, requests)
     cells = list({trial.cell.key: trial.cell for trial in trials}.values())
@@ -63,9 +80,19 @@ def paper(
         )
     summary = summarise(trials, folder / "cells")
     claims = claims_of(chosen, summary)
-    files = {"csv": folder / f"{study}.csv", "png": folder / f"{study}.png"}
+    worth = [worth_table(sweep, trials, folder / "cells") for sweep in chosen.sweeps]
+    tables = [
+        *(sweep_table(sweep, summary) for sweep in chosen.sweeps),
+        *(table for table in worth if table is not None),
+        *([claims_table(claims)] if claims else []),
+    ]
+    files = {kind: folder / f"{study}.{kind}" for kind in ("csv", "png", "md")}
     summary.write_csv(files["csv"])
     plot_study(chosen, summary, files["png"])
+    files["md"].write_text(
+        "\n".join([f"# {chosen.question}\n", *(table.markdown() for table in tables)]),
+        encoding="utf-8",
+    )
     if as_json:
         print_json(
             {
@@ -73,15 +100,16 @@ def paper(
                 "question": chosen.question,
                 "rows": summary.to_dicts(),
                 "published": claims,
+                "left_out": left_out,
                 "files": {key: str(path) for key, path in files.items()},
                 "failures": [{"cell": f.cell.key, "message": f.message} for f in failures],
             }
         )
     else:
-        print_tables([sweep_table(sweep, summary) for sweep in chosen.sweeps])
-        if claims:
-            print_tables([claims_table(claims)])
+        print_tables(tables)
         typer.echo(f"\nwritten: {', '.join(map(str, files.values()))}")
+        for line in left_out:
+            typer.echo(f"left out: {line}", err=True)
     for failure in failures:
         typer.echo(f"failed: {failure.cell.key}: {failure.message}", err=True)
     raise typer.Exit(1 if failures else 0)

@@ -167,15 +167,23 @@ def _attainment(row: dict[str, Any]) -> Estimate:
     return Estimate(row["attainment"], row["attainment_low"], row["attainment_high"])
 
 
-def percent(found: Estimate, signed: bool = False) -> str:
+def percent(found: Estimate, signed: bool = False, digits: int = 1) -> str:
     """A share in percent with its interval."""
 
     def text(share: float) -> str:
-        return f"{round(100 * share, 1) + 0.0:{'+' if signed else ''}.1f}"  # + 0.0: no -0.0
+        rounded = round(100 * share, digits) + 0.0  # + 0.0: no -0.0
+        return f"{rounded:{'+' if signed else ''}.{digits}f}"
 
     if math.isnan(found.low):
         return text(found.value)
     return f"{text(found.value)} [{text(found.low)}, {text(found.high)}]"
+
+
+def times(found: Estimate) -> str:
+    """A ratio with its interval."""
+    if math.isnan(found.low):
+        return f"{found.value:.2f}"
+    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def number(value: float) -> str:

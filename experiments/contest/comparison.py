@@ -38,7 +38,7 @@ class Row:
         worst_sessions: attainment of the 5 % of sessions that fared worst.
         gap_closed: (attainment − reference's) / (look-ahead's − reference's) on the look-ahead's
             seeds; None without look-ahead, or where it is not ahead.
-        worse: of p99 TTFT and worst sessions, those that are worse by more than 10 %.
+        worse: `p99` (TTFT) and `sessions` (the worst), where they are worse by more than 10 %.
     """
 
     router: str
@@ -78,7 +78,7 @@ def _row(label: str, kind: Kind, own: pl.DataFrame, base: pl.DataFrame, gap: flo
     late, sessions = _column(own, "ttft_p99").mean(), _column(own, "worst_sessions").mean()
     late_ratio = float(late / _column(base, "ttft_p99").mean())
     fewer = sessions < (2 - WORSE) * _column(base, "worst_sessions").mean()
-    marks = {"TTFT p99": late_ratio > WORSE, "worst sessions": fewer}
+    marks = {"p99": late_ratio > WORSE, "sessions": fewer}
     return Row(
         label,
         kind,

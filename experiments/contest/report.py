@@ -16,7 +16,7 @@ from prefixgym.experiments.contest.run import Contest, Result
 from prefixgym.experiments.leaderboard import Failure
 from prefixgym.experiments.provenance import command, commit
 from prefixgym.experiments.statistics import Estimate, probability_of_improvement
-from prefixgym.experiments.table import Table, number, percent
+from prefixgym.experiments.table import Table, number, percent, times
 
 
 def match_table(result: Result) -> Table:
@@ -25,9 +25,11 @@ def match_table(result: Result) -> Table:
     limit = max(
         (result.capacities.get(label, math.nan) for label in result.chosen), default=math.nan
     )
+    ahead = any(row.kind == "lookahead" for row in result.rows)
     headings = (
-        "router", "attainment\n%", "violations\n/ best", "P(improve-\nment)", "TTFT p99\n/ best",
-        "worst\nsess. %", "gap\nclosed %", *(("capacity\n/s", "/ best") if capacities else ()),
+        "router", "attainment\n%", "violations\n/ best", "P(im-\nproves)", "TTFT p99\n/ best",
+        "worst\nsess. %", *(("gap\nclosed %",) if ahead else ()),
+        *(("capacity\n/s", "/ best") if capacities else ()),
         "worse by\n> 10 %",
     )  # fmt: skip
     rows = []
@@ -37,12 +39,12 @@ def match_table(result: Result) -> Table:
         rows.append(
             (
                 row.router,
-                percent(row.attainment),
+                percent(row.attainment, digits=2),
                 times(row.violations),
                 f"{row.improvement.value:.2f}",
                 f"{row.ttft_p99_ratio:.2f}",
                 f"{100 * row.worst_sessions:.1f}",
-                "" if row.gap_closed is None else f"{100 * row.gap_closed:.0f}",
+                *((_gap(row),) if ahead else ()),
                 *(carried if capacities else ()),
                 ", ".join(row.worse),
             )
@@ -50,17 +52,14 @@ def match_table(result: Result) -> Table:
     return Table(result.match.title + _contested(result), headings, rows)
 
 
+def _gap(row: Row) -> str:
+    return "" if row.gap_closed is None else f"{100 * row.gap_closed:.0f}"
+
+
 def _contested(result: Result) -> str:
     low, high = CONTESTED
     share = result.rows[0].attainment.value
     return "" if low <= share <= high else f" (not contested: {100 * share:.1f} %)"
-
-
-def times(found: Estimate) -> str:
-    """A ratio with its interval."""
-    if math.isnan(found.low):
-        return f"{found.value:.2f}"
-    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def overall_table(results: Sequence[Result]) -> Table:
@@ -76,7 +75,7 @@ def overall_table(results: Sequence[Result]) -> Table:
         f"{100 * CONTESTED[1]:g} %)",
         (
             "router", "matches", "violations / best\n(geometric mean)", "halved\nin", "fewer\nin",
-            "more\nin", "P(improve-\nment)", "tail\nworse in", "half the gap\nclosed in",
+            "more\nin", "P(im-\nproves)", "tail\nworse in", "half the gap\nclosed in",
         ),
         [_overall(router, matches) for router, matches in found.items()],
     )  # fmt: skip
@@ -192,7 +191,7 @@ Every handcrafted router, with its defaults and with tuned parameters where ther
 TTFT of at most {TAIL_LIMIT:g} times that of the best, play {contest.seeds} test seeds beside the
 learned ones. *Best* is the first of them, as chosen on validation. Brackets: 95 % bootstrap
 intervals over seeds. *Violations*: share of requests that miss an objective, as a ratio, paired by
-seeds. *P(improvement)*: share of seeds on which more is attained, ties count half (rliable's,
+seeds. *P(improves)*: share of seeds on which more is attained, ties count half (rliable's,
 paired by seeds). *Worst sess.*: attainment of the worst 5 % of sessions. *Worse by > 10 %*: p99
 TTFT or worst sessions, whichever is. *Fewer*, *more*: violations beyond noise.
 """

@@ -24,6 +24,8 @@ _PUBLISHED = "#cc0000"
 _PANEL_INCHES = (3.3, 2.35)
 _LEGEND_INCHES = 1.6
 _TITLE_INCHES = 0.15
+_NARROW = 3.0
+"""Highest / lowest value up to which an axis is not worth a logarithm."""
 
 
 class _Panel(NamedTuple):
@@ -75,7 +77,7 @@ def plot_study(study: Study, summary: pl.DataFrame, path: Path) -> None:
         title.set_in_layout(False)
         for ax, panel in zip(axes, panels, strict=True):
             _draw(ax, sweep, rows, panel)
-        labels = tuple(arm.label for arm in sweep.arms)
+        labels = tuple(arm.label for arm in sweep.lines)
         if labels != shown:
             _add_legend(axes)
         shown = labels
@@ -87,7 +89,7 @@ def _draw(ax: Axes, sweep: Sweep, rows: pl.DataFrame, panel: _Panel) -> None:
     if panel is _COST:
         _draw_cost(ax, sweep, rows)
     else:
-        for k, arm in enumerate(sweep.arms):
+        for k, arm in enumerate(sweep.lines):
             _draw_arm(ax, sweep, rows.filter(pl.col("router") == arm.label), panel, arm, k)
         points = [p for p in sweep.points if p.metric == panel.metric]
         ax.plot(
@@ -104,7 +106,8 @@ def _draw(ax: Axes, sweep: Sweep, rows: pl.DataFrame, panel: _Panel) -> None:
     ax.set_ylabel("TTFT p99 / that of the first" if relative else panel.label, fontsize=8)
     if panel.scale == 100.0 and ax.get_ylim()[0] < 0:
         ax.set_ylim(bottom=-3, top=max(ax.get_ylim()[1], 10))
-    if panel.logarithmic:
+    low, high = ax.get_ylim()
+    if panel.logarithmic and (low <= 0 or high > _NARROW * low):  # else it would lack labels
         ax.set_yscale("log")
     if ax.get_yscale() == "log":
         ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
@@ -139,7 +142,7 @@ def _draw_arm(ax: Axes, sweep: Sweep, rows: pl.DataFrame, panel: _Panel, arm: Ar
     face = "white" if blind else colour
     # Side by side where no line tells the routers apart.
     apart = np.array([setting.apart for setting in sweep.settings])
-    spread = 0.5 * (k / max(1, len(sweep.arms) - 1) - 0.5)
+    spread = 0.5 * (k / max(1, len(sweep.lines) - 1) - 0.5)
     x = np.arange(len(sweep.settings)) + np.where(apart, spread, 0.0)
     ax.vlines(x, values[:, 1], values[:, 2], color=colour, linewidth=0.8, alpha=0.6, zorder=2)
     for part, line, label in ((~apart, "--" if blind else "-", arm.label), (apart, "none", "")):
@@ -178,7 +181,8 @@ def _add_legend(axes: list[Axes]) -> None:
             handles.setdefault(label, handle)
     legend = axes[-1].legend(
         handles.values(),
-        handles.keys(),
+        # Names of weights are long.
+        [label.replace(":", ":\n") if len(label) > 20 else label for label in handles],
         loc="upper left",
         bbox_to_anchor=(1.03, 1.05),
         fontsize=8,

@@ -1,9 +1,18 @@
 """The studies by name."""
 
-from prefixgym.experiments.paper import faults, loss, replicas, staleness
+from prefixgym.experiments.paper import (
+    faults,
+    information,
+    loss,
+    replicas,
+    staleness,
+    transfer,
+)
 from prefixgym.experiments.paper.study import Study
 
-STUDIES = {study.STUDY.name: study.STUDY for study in (staleness, loss, replicas, faults)}
+_MODULES = (staleness, loss, replicas, faults, transfer, information)
+
+STUDIES = {module.STUDY.name: module.STUDY for module in _MODULES}
 
 
 def study_called(name: str) -> Study:

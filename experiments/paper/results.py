@@ -106,7 +106,7 @@ def sweep_table(sweep: Sweep, summary: pl.DataFrame) -> Table:
         headings=("router", *labels),
         rows=[
             (arm.label, *(_cell(found.get((arm.label, label))) for label in labels))
-            for arm in sweep.arms
+            for arm in sweep.lines
         ],
     )
 

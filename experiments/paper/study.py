@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from prefixgym.baselines.router import Source, router_class
-from prefixgym.envs.scenarios.registry import load_scenario
+from prefixgym.envs.scenarios.registry import load_scenario, trace_scenario
 from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.experiments.evaluate import Cell
 from prefixgym.experiments.scenario_tables import middle_rate
@@ -53,6 +54,20 @@ FIELD = tuple(
 """What is compared unless a study says otherwise: five routers without an index of what instances
 report, and five with one."""
 
+BEST = tuple(
+    map(Arm.of, ("smetric", "llmd_affinity", "lmetric", "probabilistic", "min_ttft", "loadaware"))
+)
+"""Those that attain most on the built-in scenarios, for studies of learned routers."""
+
+INFORMED = (
+    *map(Arm.of, ("least_load", "power_of_two", "cache_aware", "llmd_approximate")),
+    *BEST,
+)
+"""By load alone, by own history, and the best that have an index."""
+
+FIELDS = (FIELD, BEST, INFORMED)
+"""What other routers may stand in for."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -63,12 +78,20 @@ class Setting:
         overrides: of the scenario, as for `load_scenario`.
         rate: requests/s; None: the sweep's.
         apart: it is no degree of what the others are degrees of, so that no line leads to it.
+        requests: of an episode; None: the sweep's.
+        slug: what it is called in names of weights, for routers that were trained in it.
+        known: what routers may decide by that are compared here; None: by anything.
+        arms: routers that play here only; those with one label in several settings are one line.
     """
 
     label: str
     overrides: Mapping[str, str] = field(default_factory=dict)
     rate: float | None = None
     apart: bool = False
+    requests: int | None = None
+    slug: str = ""
+    known: tuple[Source, ...] | None = None
+    arms: tuple[Arm, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,8 +144,36 @@ class Sweep:
 
     def scenario_at(self, setting: Setting, requests: int | None = None) -> Scenario:
         """The scenario in one setting, with episodes of so many requests."""
-        length = {"workload.num_requests": str(requests or self.requests)}
-        return load_scenario(self.scenario, {**self.common, **length, **setting.overrides})
+        return load_scenario(self.scenario, self.overrides_at(setting, requests))
+
+    def overrides_at(self, setting: Setting, requests: int | None) -> dict[str, str]:
+        """Everything that one setting overrides."""
+        length = str(requests or setting.requests or self.requests)
+        return {**self.common, "workload.num_requests": length, **setting.overrides}
+
+    @property
+    def lines(self) -> tuple[Arm, ...]:
+        """One arm for each label, in the order of the legend."""
+        own = [arm for setting in self.settings for arm in setting.arms]
+        return tuple({arm.label: arm for arm in (*self.arms, *own)}.values())
+
+
+@dataclass(frozen=True)
+class TraceSweep(Sweep):
+    """The same with recorded requests; `scenario` is what they are called.
+
+    Attributes:
+        trace: the file; where it is absent the sweep is left out.
+    """
+
+    trace: Path = Path()
+
+    def scenario_at(self, setting: Setting, requests: int | None = None) -> Scenario:
+        """Windows of so many requests."""
+        rate = setting.rate or self.rate
+        if rate is None:
+            raise ValueError(f"{self.name}.{setting.label}: has no rate")
+        return trace_scenario(self.trace, [rate], self.overrides_at(setting, requests))
 
 
 @dataclass(frozen=True)
@@ -152,6 +203,7 @@ class Study:
         sweeps: what is varied, a row of the figure each.
         claims: what others published.
         costs: where the index is what varies, the figure also shows what it costs.
+        learned: learned routers that are compared unless others are given, see `learned.py`.
     """
 
     name: str
@@ -159,12 +211,14 @@ class Study:
     sweeps: tuple[Sweep, ...]
     claims: tuple[Claim, ...] = ()
     costs: bool = False
+    learned: tuple[str, ...] = ()
 
     def with_routers(self, routers: Sequence[str]) -> "Study":
         """The same with other routers wherever the field is compared."""
         arms = tuple(map(Arm.of, routers))
         sweeps = tuple(
-            replace(sweep, arms=arms) if sweep.arms is FIELD else sweep for sweep in self.sweeps
+            replace(sweep, arms=arms) if any(sweep.arms is field for field in FIELDS) else sweep
+            for sweep in self.sweeps
         )
         return replace(self, sweeps=sweeps)
 
@@ -201,20 +255,22 @@ def trials_of(study: Study, num_seeds: int, requests: int | None = None) -> list
 
 def _trials(study: Study, num_seeds: int, requests: int | None) -> Iterator[Trial]:
     for sweep in study.sweeps:
-        cells = [_cells(sweep, setting, num_seeds, requests) for setting in sweep.settings]
-        for k, setting in enumerate(sweep.settings):
-            for j, arm in enumerate(sweep.arms):
+        first = sweep.settings[0]
+        for setting in sweep.settings:
+            for arm in (*sweep.arms, *setting.arms):
                 knows = router_class(arm.router).knows
+                if setting.known is not None and not set(knows) <= set(setting.known):
+                    continue
                 same = sweep.varies is not None and sweep.varies not in knows
-                yield Trial(sweep, setting, arm, cells[0 if same else k][j], same and k > 0)
+                cell = _cell(sweep, first if same else setting, arm, num_seeds, requests)
+                yield Trial(sweep, setting, arm, cell, same and setting is not first)
 
 
-def _cells(sweep: Sweep, setting: Setting, num_seeds: int, requests: int | None) -> list[Cell]:
-    """One cell for each arm."""
+def _cell(sweep: Sweep, setting: Setting, arm: Arm, num_seeds: int, requests: int | None) -> Cell:
     scenario = sweep.scenario_at(setting, requests)
     rate = setting.rate or sweep.rate or middle_rate(scenario)
     seeds = tuple(scenario.seeds.test.range()[:num_seeds])
-    return [Cell(scenario, rate, arm.router, seeds, arm.parameters) for arm in sweep.arms]
+    return Cell(scenario, rate, arm.router, seeds, arm.parameters)
 
 
 class Found:

@@ -48,7 +48,7 @@ def test_rows_are_against_the_reference_seed_by_seed() -> None:
     assert net.violations.value == pytest.approx(0.36 / 0.40)
     assert net.improvement.value == pytest.approx(2.5 / 4)
     assert net.ttft_p99_ratio == pytest.approx(1.12)
-    assert net.worse == ("TTFT p99", "worst sessions")
+    assert net.worse == ("p99", "sessions")
     # On the look-ahead's two seeds: 0.98 − 0.95 of 0.99 − 0.95.
     assert net.gap_closed == pytest.approx(0.75)
     assert ahead.seeds == 2

@@ -5,14 +5,17 @@ import math
 import pytest
 
 from prefixgym.baselines.router import router_class
+from prefixgym.experiments.paper.learned import with_trace
 from prefixgym.experiments.paper.registry import STUDIES, study_called
-from prefixgym.experiments.paper.study import FIELD, Study, trials_of
+from prefixgym.experiments.paper.study import FIELD, FIELDS, Study, trials_of
 
-EACH = pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+EACH = pytest.mark.parametrize(
+    "study", [with_trace(study, None)[0] for study in STUDIES.values()], ids=STUDIES
+)
 
 
-def test_the_studies_of_issue_5_are_there() -> None:
-    assert {"staleness", "loss", "replicas", "faults"} <= set(STUDIES)
+def test_the_studies_of_issues_5_and_6_are_there() -> None:
+    assert {"staleness", "loss", "replicas", "faults", "transfer", "information"} <= set(STUDIES)
     with pytest.raises(ValueError, match="study: found 'stale', allowed: staleness, loss"):
         study_called("stale")
 
@@ -25,7 +28,7 @@ def test_the_field_has_eight_routers_or_more_of_either_kind() -> None:
 
 @EACH
 def test_settings_differ_and_published_points_stand_at_one_of_them(study: Study) -> None:
-    assert any(sweep.arms is FIELD for sweep in study.sweeps)
+    assert any(sweep.arms is field for sweep in study.sweeps for field in FIELDS)
     for sweep in study.sweeps:
         labels = [setting.label for setting in sweep.settings]
         assert len(set(labels)) == len(labels)
