@@ -9,7 +9,7 @@ What an arm paid is known when the first token has come, from the events that ev
 
 It starts from θ₀, by which the reward is 1 − the column `ttft`, worth λ observations. It ends where
 a linear model of the decision's own reward does. What a decision costs later requests, and the time
-per output token, which no router hears of, it does not see: where that decides, it does badly.
+per output token, are no part of its reward: where that decides, it does badly.
 """
 
 import math
