@@ -25,7 +25,7 @@ from prefixgym.envs.cluster.state import (
 )
 from prefixgym.envs.episode_state import SimulationArrays
 from prefixgym.envs.jit import cold_kernel, kernel
-from prefixgym.envs.requests import cancel, drop_timer, set_timer
+from prefixgym.envs.requests import cancel, drop_timer, set_first_timer, set_timer
 from prefixgym.envs.view.arrays import router_row
 
 _BY_OUTAGE, _BY_SILENCE = 1, 2
@@ -188,10 +188,14 @@ def _drain(s: SimulationArrays, e: int, i: int, time: int, k: int, grace: int) -
 
 @kernel
 def note_empty(s: SimulationArrays, e: int, i: int, time: int) -> None:
-    """A draining instance that has no requests any more leaves now, at the end of its grace."""
+    """A draining instance that has no requests any more leaves now, at the end of its grace.
+
+    By a timer, so that the index first hears what the instance has told; the next one of all, so
+    that whatever else happens at this instant finds it gone.
+    """
     instance, status = s.cluster.instances[e, i], s.cluster.status[e, i]
     if instance.phase == DRAINING and status.running == 0 and status.waiting == 0:
-        set_timer(s, e, time, timers.GRACE, i, instance.epoch)
+        set_first_timer(s, e, time, timers.GRACE, i, instance.epoch)
 
 
 @cold_kernel

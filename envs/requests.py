@@ -25,6 +25,9 @@ from prefixgym.envs.view.queues import take_out
 from prefixgym.envs.view.view import CANCELLED, ENDED, FAILED
 from prefixgym.envs.workload.tape import NO_ROW
 
+_AHEAD = 2**62
+"""More than the timers of an episode."""
+
 
 @kernel
 def ttft_objective(s: SimulationArrays, e: int, row: int) -> int:
@@ -189,8 +192,23 @@ def _release(s: SimulationArrays, e: int, row: int, end: int) -> None:
 @cold_kernel
 def set_timer(s: SimulationArrays, e: int, time: int, kind: int, index: int, check: int) -> None:
     """At tick `time` something will happen, see `prefixgym.envs.timers`."""
+    _add_timer(s, e, time, s.timers.serial[e], kind, index, check)
+
+
+@cold_kernel
+def set_first_timer(
+    s: SimulationArrays, e: int, time: int, kind: int, index: int, check: int
+) -> None:
+    """The same, before all that `set_timer` has announced for that tick."""
+    _add_timer(s, e, time, s.timers.serial[e] - _AHEAD, kind, index, check)
+
+
+@kernel
+def _add_timer(
+    s: SimulationArrays, e: int, time: int, order: int, kind: int, index: int, check: int
+) -> None:
     episode = s.episodes[e]
-    push(s.timers.due[e], episode.num_timers, time, s.timers.serial[e], kind, index, check)
+    push(s.timers.due[e], episode.num_timers, time, order, kind, index, check)
     s.timers.serial[e] += 1
     episode.num_timers += 1
     episode.next_timer = first_time(s.timers.due[e], episode.num_timers)

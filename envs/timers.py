@@ -1,6 +1,8 @@
 """Moments that are known in advance: faults begin and end, clients lose patience, and the like.
 
-For each environment a heap of DUE records; what they do is in `prefixgym.envs.incidents`.
+For each environment a heap of DUE records; what they do is in `prefixgym.envs.incidents`. At one
+instant they go off in the order in which they were set, but a draining instance whose last request
+has ended leaves before.
 """
 
 from collections.abc import Sequence

@@ -292,6 +292,36 @@ def test_a_restart_ends_a_drain() -> None:
     assert ms(by_row(episode)["end"]) == [2, 8]
 
 
+@pytest.mark.parametrize("kind", ["restart", "crash"])
+def test_one_that_has_drained_is_gone_before_what_happens_at_that_instant(kind: Kind) -> None:
+    # Instance 0 makes its last token at 4 ms, 1 has nothing to do when it is drained at 2 ms. Both
+    # are gone for ever by the time they would fail and come back 2 ms later; 2 was not drained.
+    episode = play(
+        [request(0, 4), request(7, 1), request(0, 1), request(0, 1)],
+        Fault(kind="drain", at=0.002, instances=(0, 1)),
+        Fault(kind=kind, at=0.002, lasts=0.002, instances=(1, 2)),
+        Fault(kind=kind, at=0.004, lasts=0.002, instances=(0,)),
+        instances=3,
+        actions=[0, 0, 1, 2],
+    )
+    assert [d.instances["available"].tolist() for d in episode.decisions[1:]] == [[0, 0, 1]] * 3
+    assert by_row(episode)["status"].tolist() == [FINISHED, LOST, LOST, FINISHED]
+    assert ms(by_row(episode)["end"]) == [4, 7, 7, 8]
+
+
+def test_an_autoscaler_calls_for_one_that_has_just_drained() -> None:
+    # At 10 ms the load is below 1 and instance 1 is drained; its request ends at 20 ms, when four
+    # wait for instance 0: it is called for at once, and serves from 23 ms on.
+    episode = play(
+        [request(0, 20), request(15, 30), *[request(0, 30)] * 3, request(7.5, 1), request(1, 1)],
+        instances=2,
+        actions=[1, 0, 0, 0, 0, 1, 1],
+        autoscaler=Autoscaler(first=2, interval=0.01, high=2, low=0.9, startup=0.003),
+    )
+    shown = [d.instances["available"].tolist() for d in episode.decisions]
+    assert shown == [[1, 1]] + [[1, 0]] * 5 + [[1, 1]]
+
+
 def test_an_instance_joins() -> None:
     episode = play([request(2, 1), request(1, 1)], Fault(kind="join", at=0.003))
     assert by_row(episode)["status"].tolist() == [LOST, FINISHED]
