@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+from prefixgym.agents.files import checksum
 from prefixgym.agents.linear_score import (
     WEIGHED_COLUMNS,
     LinearScore,
@@ -22,7 +23,9 @@ from prefixgym.agents.linear_score import (
 from prefixgym.agents.scorer import InstanceScorer
 from prefixgym.baselines.router import make_router, router_names
 from prefixgym.envs.observation import INSTANCE_FIELDS, instance_constants
+from prefixgym.envs.scenarios.registry import load_scenario
 from prefixgym.envs.vector import PrefixRoutingVectorEnv
+from prefixgym.experiments.evaluate import evaluate_router
 
 
 def random_weights(seed: int) -> dict[str, float]:
@@ -123,3 +126,21 @@ def test_other_files_give_one_clear_error(tmp_path: Path) -> None:
 
 def test_it_has_a_name_like_every_router() -> None:
     assert "linear_score" in router_names()
+
+
+def test_a_file_of_weights_is_a_router_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    weights = dict.fromkeys(WEIGHED_COLUMNS, 0.0) | {"ttft": -1.0, "hit": 0.25}
+    save_weights(path, weights, {"scenario": "made up"})
+    by_name = make_router(f"learned:{path}")
+    scenario = load_scenario("chat-8", {}).with_num_requests(60)
+    frames = [
+        evaluate_router(router, scenario, 60.0, [0, 1]).drop("router")
+        for router in (by_name, linear_score(weights))
+    ]
+    assert frames[0].equals(frames[1])
+    digits = checksum(path)
+    pinned: Any = make_router(f"learned:{path}", {"weights": digits[:6]})
+    assert pinned.weights == digits
+    with pytest.raises(ValueError, match=f"weights: found 'abc', allowed: {digits}"):
+        make_router(f"learned:{path}", {"weights": "abc"})
