@@ -9,16 +9,14 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-TAIL_LIMIT = 1.1
-"""Highest p99 TTFT of what may be chosen, in multiples of that of the router that attains most."""
+from prefixgym.experiments.training.judge import tail_limit
 
 
 def best_few(episodes: Mapping[str, pl.DataFrame], count: int) -> list[str]:
     """The labels of at most `count` routers, best first.
 
-    By mean attainment; only those whose mean p99 TTFT is at most `TAIL_LIMIT`
-    times that of the best one. Routers with the same outcomes as a better or earlier one are left
-    out: several rules may come to the same decisions.
+    By mean attainment; only those whose mean p99 TTFT is within `tail_limit`. Routers with the same
+    outcomes as a better or earlier one are left out: several rules may come to the same decisions.
 
     Args:
         episodes: of each router, by label, on the same validation seeds.
@@ -28,7 +26,7 @@ def best_few(episodes: Mapping[str, pl.DataFrame], count: int) -> list[str]:
         label: (_mean(found, "attainment"), _mean(found, "ttft_p99"))
         for label, found in episodes.items()
     }
-    limit = TAIL_LIMIT * max(figures.values())[1]
+    limit = tail_limit(figures)
     chosen: list[str] = []
     for label in sorted(figures, key=lambda label: -figures[label][0]):
         new = all(figures[label] != figures[other] for other in chosen)

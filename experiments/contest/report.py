@@ -10,13 +10,13 @@ import numpy as np
 import polars as pl
 
 from prefixgym.experiments.contest.capacities import WANTED
-from prefixgym.experiments.contest.choice import TAIL_LIMIT
 from prefixgym.experiments.contest.comparison import CONTESTED, Row
 from prefixgym.experiments.contest.run import Contest, Result
 from prefixgym.experiments.leaderboard import Failure
 from prefixgym.experiments.provenance import command, commit
 from prefixgym.experiments.statistics import Estimate, probability_of_improvement
 from prefixgym.experiments.table import Table, number, percent, times
+from prefixgym.experiments.training.judge import TAIL_LIMIT
 
 
 def match_table(result: Result) -> Table:
