@@ -19,6 +19,7 @@ from prefixgym.experiments.table import number
 _STYLES = (
     ("#8c8c8c", "o"), ("#000000", "s"), ("#56B4E9", "^"), ("#E69F00", "D"), ("#CC79A7", "v"),
     ("#D55E00", "o"), ("#CC79A7", "s"), ("#009E73", "^"), ("#0072B2", "D"), ("#000000", "v"),
+    ("#7B3294", "P"), ("#A6611A", "X"),
 )  # fmt: skip
 _PUBLISHED = "#cc0000"
 _PANEL_INCHES = (3.3, 2.35)

@@ -60,7 +60,7 @@ def with_learned(study: Study, texts: Sequence[str]) -> tuple[Study, list[str]]:
 
 
 def _label(text: str) -> str:
-    return f"{text.partition(':')[0].partition('/')[0]}, one a level"
+    return f"{text.partition(':')[0].partition('/')[0]}, own"
 
 
 def with_trace(study: Study, trace: Path | None) -> tuple[Study, list[str]]:

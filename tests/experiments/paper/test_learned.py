@@ -53,9 +53,9 @@ def test_weights_of_a_level_play_there_alone(levels: Study, weights: Path) -> No
         # cache_aware goes by its history, which is not allowed where no cache is known.
         ("none", "least_load"), ("none", "min_ttft"), ("none", "linear_score"),
         ("truth", "least_load"), ("truth", "cache_aware"), ("truth", "min_ttft"),
-        ("truth", "linear_score"), ("truth", "linear_score, one a level"),
+        ("truth", "linear_score"), ("truth", "linear_score, own"),
     ]  # fmt: skip
-    assert [arm.label for arm in found.sweeps[0].lines][-1] == "linear_score, one a level"
+    assert [arm.label for arm in found.sweeps[0].lines][-1] == "linear_score, own"
 
 
 def test_a_study_says_what_learned_routers_are_worth(
