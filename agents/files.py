@@ -4,12 +4,25 @@ import hashlib
 from importlib.resources import files
 from pathlib import Path
 
+from prefixgym.baselines.router import Router
+
 ENDING = ".safetensors"
 
 
 def checksum(path: Path) -> str:
     """The first 12 hexadecimal digits of the file's SHA-256."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def pinned(router: Router, path: Path, digits: str) -> str:
+    """The checksum of a router's file, which must begin with these digits.
+
+    Raises:
+        ValueError: it does not.
+    """
+    found = checksum(path)
+    router.require("weights", found.startswith(digits), f"{found}, which the file has")
+    return found
 
 
 def shipped_folder() -> Path:

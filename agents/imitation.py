@@ -88,6 +88,30 @@ def imitate(
     return losses
 
 
+def fitted(
+    labels: Labels,
+    prior: Sequence[float],
+    *,
+    hidden: int,
+    epochs: int,
+    seed: int,
+    batch: int = 256,
+) -> tuple[InstanceScorer, list[float]]:
+    """A new scorer, frozen, that `imitate` was applied to, and each epoch's mean loss.
+
+    Args:
+        labels: what to fit it to.
+        prior: weights of the linear score that it corrects, [F].
+        hidden: its width.
+        epochs, seed, batch: as for `imitate`; the seed is also the scorer's.
+    """
+    torch.manual_seed(seed)
+    scorer = InstanceScorer(hidden, prior=prior)
+    losses = imitate(scorer, labels, epochs=epochs, batch=batch, seed=seed)
+    scorer.requires_grad_(False)
+    return scorer, losses
+
+
 def agreement(scorer: InstanceScorer, labels: Labels) -> float:
     """Share of the decisions that the scorer takes as the teacher does."""
     with torch.no_grad():  # copies are aligned, so that the last bits are always the same

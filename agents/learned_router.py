@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prefixgym.agents.files import checksum
+from prefixgym.agents.files import pinned
 from prefixgym.agents.seen import Seen, seen_in
 from prefixgym.agents.weights import load_weights
 from prefixgym.baselines.router import Router
@@ -105,7 +105,5 @@ class WeightsRouter(LearnedRouter):
     weights: str = ""
 
     def __post_init__(self) -> None:
-        found = checksum(self.path)
-        self.require("weights", found.startswith(self.weights), f"{found}, which the file has")
-        self.weights = found
+        self.weights = pinned(self, self.path, self.weights)
         super().__init__(load_weights(self.path)[0])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from prefixgym.agents.files import checksum
+from prefixgym.agents.files import pinned
 from prefixgym.agents.seen import Seen, seen_in
 from prefixgym.baselines.router import Router, register
 from prefixgym.envs.cluster.spec import ClusterSpec
@@ -132,9 +132,7 @@ class LinearWeightsRouter(Router):
     weights: str = ""
 
     def __post_init__(self) -> None:
-        found = checksum(self.path)
-        self.require("weights", found.startswith(self.weights), f"{found}, which the file has")
-        self.weights = found
+        self.weights = pinned(self, self.path, self.weights)
         self._score = linear_score(load_weights(self.path))
 
     def reset(self, cluster: ClusterSpec, seeds: Sequence[int]) -> None:

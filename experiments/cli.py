@@ -103,13 +103,11 @@ def leaderboard(
     from prefixgym.experiments.leaderboard import (
         cells_of,
         deployable_routers,
-        missing_cells,
+        play_missing,
         read_cells,
-        run_cells,
         suite_called,
         trace_ladder,
     )
-    from prefixgym.experiments.progress import progress_of
     from prefixgym.experiments.report import Report
 
     size, overrides = suite_called(suite), scenario_settings(settings)
@@ -118,11 +116,7 @@ def leaderboard(
     scenarios += [trace_ladder(path, overrides) for path in trace or []]
     cells = cells_of(size, scenarios, router or deployable_routers())
     folder = RUNS / (name or suite)
-    missing = cells if fresh else missing_cells(cells, folder / "cells")
-    with progress_of([cell.decisions for cell in missing], len(cells)) as on_end:
-        failures = run_cells(
-            missing, folder / "cells", workers or cores(), lambda cell: on_end(cell.decisions)
-        )
+    failures = play_missing(cells, folder / "cells", workers or cores(), fresh=fresh)
     report = Report.of(read_cells(cells, folder / "cells"), failures)
     files = report.write(folder, f"Leaderboard: {name or suite}")
     if as_json:

@@ -23,6 +23,7 @@ from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.envs.scenarios.workloads import read_trace, trace_rate
 from prefixgym.experiments.capacity import find_capacity
 from prefixgym.experiments.evaluate import Cell, evaluate
+from prefixgym.experiments.progress import progress_of
 from prefixgym.experiments.whole_files import replaced
 from prefixgym.experiments.workers import die_with_parent
 
@@ -132,6 +133,20 @@ def trace_ladder(path: str | Path, overrides: Mapping[str, str] | None = None) -
 def missing_cells(cells: Sequence[Cell], folder: Path) -> list[Cell]:
     """The cells that `folder` does not hold yet."""
     return [cell for cell in cells if not cell_path(folder, cell).exists()]
+
+
+def play_missing(
+    cells: Sequence[Cell],
+    folder: Path,
+    workers: int,
+    *,
+    fresh: bool = False,
+    evaluate: Callable[[Cell], pl.DataFrame] = evaluate,
+) -> list[Failure]:
+    """Run those that are missing, all if `fresh`, below a progress bar; see `run_cells`."""
+    missing = list(cells) if fresh else missing_cells(cells, folder)
+    with progress_of([cell.decisions for cell in missing], len(cells)) as on_end:
+        return run_cells(missing, folder, workers, lambda cell: on_end(cell.decisions), evaluate)
 
 
 def run_cells(

@@ -46,7 +46,7 @@ def paper(
 
     The same command again continues a run that was interrupted.
     """
-    from prefixgym.experiments.leaderboard import missing_cells, run_cells
+    from prefixgym.experiments.leaderboard import play_missing
     from prefixgym.experiments.paper.figure import plot_study
     from prefixgym.experiments.paper.learned import with_learned, with_trace, worth_table
     from prefixgym.experiments.paper.measure import measure
@@ -58,7 +58,6 @@ def paper(
         sweep_table,
     )
     from prefixgym.experiments.paper.study import trials_of
-    from prefixgym.experiments.progress import progress_of
 
     chosen = study_called(study)
     if router:
@@ -69,15 +68,9 @@ def paper(
     folder = out or RUNS / f"paper-{study}"
     trials = trials_of(chosen, seeds, requests)
     cells = list({trial.cell.key: trial.cell for trial in trials}.values())
-    missing = cells if fresh else missing_cells(cells, folder / "cells")
-    with progress_of([cell.decisions for cell in missing], len(cells)) as on_end:
-        failures = run_cells(
-            missing,
-            folder / "cells",
-            workers or cores(),
-            lambda cell: on_end(cell.decisions),
-            measure,
-        )
+    failures = play_missing(
+        cells, folder / "cells", workers or cores(), fresh=fresh, evaluate=measure
+    )
     summary = summarise(trials, folder / "cells")
     claims = claims_of(chosen, summary)
     worth = [worth_table(sweep, trials, folder / "cells") for sweep in chosen.sweeps]

@@ -37,20 +37,16 @@ def references(
     from prefixgym.experiments.leaderboard import (
         CALM,
         deployable_routers,
-        missing_cells,
+        play_missing,
         read_cells,
-        run_cells,
     )
-    from prefixgym.experiments.progress import progress_of
 
     scenarios = [load_scenario(name) for name in scenario or CALM]
     routers = [] if leaderboard else router or deployable_routers()
     cells = study.cells_of(scenarios, seeds, routers)
     others = [study.from_leaderboard(RUNS / leaderboard, cells)] if leaderboard else []
     folder = RUNS / "references" / "cells"
-    missing = missing_cells(cells, folder)
-    with progress_of([cell.decisions for cell in missing], len(cells)) as on_end:
-        failures = run_cells(missing, folder, workers, lambda cell: on_end(cell.decisions))
+    failures = play_missing(cells, folder, workers)
     bounds = {chosen.name: study.bound_of(chosen, seeds) for chosen in scenarios}
     rows = study.standings(pl.concat([read_cells(cells, folder), *others]), bounds)
     if page is not None:

@@ -22,9 +22,8 @@ from prefixgym.experiments.contest.entrants import (
     lookahead_entry,
 )
 from prefixgym.experiments.evaluate import Cell, evaluate
-from prefixgym.experiments.leaderboard import Failure, cell_path, missing_cells, run_cells
+from prefixgym.experiments.leaderboard import Failure, cell_path, play_missing
 from prefixgym.experiments.paper.study import Arm
-from prefixgym.experiments.progress import progress_of
 
 
 @dataclass(frozen=True)
@@ -97,15 +96,9 @@ class Player:
     ) -> None:
         """Play what is missing."""
         wanted = list({cell.key: cell for cell in cells}.values())
-        missing = wanted if self.fresh else missing_cells(wanted, self.folder / folder)
-        with progress_of([cell.decisions for cell in missing], len(wanted)) as on_end:
-            self.failures += run_cells(
-                missing,
-                self.folder / folder,
-                self.workers,
-                lambda cell: on_end(cell.decisions),
-                measure,
-            )
+        self.failures += play_missing(
+            wanted, self.folder / folder, self.workers, fresh=self.fresh, evaluate=measure
+        )
 
     def found(self, cell: Cell, folder: str = "cells") -> pl.DataFrame | None:
         """What was measured, None if that failed."""

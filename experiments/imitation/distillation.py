@@ -9,9 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
-from prefixgym.agents.imitation import Labels, agreement, imitate, joined
+from prefixgym.agents.imitation import Labels, agreement, fitted, joined
 from prefixgym.agents.learned_router import LearnedRouter
 from prefixgym.agents.scorer import InstanceScorer
 from prefixgym.baselines.router import Router
@@ -101,10 +99,14 @@ def distil(
             seeds = scenario.seeds.of("train")[first : first + asked.episodes]
             parts.append(label(lesson.teacher, actor, scenario, lesson.judge.rate, seeds))
         labels = joined(parts)
-        torch.manual_seed(asked.seed)
-        scorer = InstanceScorer(asked.hidden, prior=asked.prior)
-        imitate(scorer, labels, epochs=asked.epochs, seed=asked.seed, batch=512)
-        scorer.requires_grad_(False)
+        scorer, _ = fitted(
+            labels,
+            asked.prior,
+            hidden=asked.hidden,
+            epochs=asked.epochs,
+            seed=asked.seed,
+            batch=512,
+        )
         seconds = time.monotonic() - began
         verdicts = tuple(lesson.judge.verdict(LearnedRouter(scorer)) for lesson in lessons)
         agrees = agreement(scorer, labels)

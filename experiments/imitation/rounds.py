@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from prefixgym.agents.imitation import Labels, agreement, imitate, joined
+from prefixgym.agents.imitation import Labels, agreement, fitted, joined
 from prefixgym.agents.learned_router import LearnedRouter
 from prefixgym.agents.scorer import InstanceScorer
 from prefixgym.baselines.router import Router
@@ -141,10 +140,13 @@ def _fitted(
 ) -> Round:
     """A network that was fitted to these labels, `seconds` after the beginning."""
     began = time.monotonic()
-    torch.manual_seed(imitation.seed)
-    scorer = InstanceScorer(imitation.hidden, prior=imitation.prior)
-    losses = imitate(scorer, labels, epochs=imitation.epochs, seed=imitation.seed)
-    scorer.requires_grad_(False)
+    scorer, losses = fitted(
+        labels,
+        imitation.prior,
+        hidden=imitation.hidden,
+        epochs=imitation.epochs,
+        seed=imitation.seed,
+    )
     agrees = agreement(scorer, labels)
     verdict = judge.verdict(LearnedRouter(scorer))
     seconds += time.monotonic() - began
