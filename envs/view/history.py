@@ -93,8 +93,9 @@ class History:
             slots=np.full((num_envs, 2 * _START_EDGES), NO_NODE, np.int32),
             tokens=np.zeros((num_envs, num_instances), np.int64),
         )
-        # The gateway registers every worker with an empty insert, which advances the counter.
-        self.arrays.trees["counter"] = num_instances
+        # The gateway inserts an empty prompt for every worker that it knows by then whenever it
+        # registers one, here one after the other: 1 + 2 + ... + N inserts.
+        self.arrays.trees["counter"] = num_instances * (num_instances + 1) // 2
         self._spare_edges, self._spare_ids = _START_EDGES, _START_IDS
 
     def remember(

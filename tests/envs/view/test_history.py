@@ -131,14 +131,14 @@ def test_limit_is_for_each_tenant_and_an_evicted_owner_is_replaced() -> None:
 
 
 def test_only_every_eighth_count_lets_a_match_look_recent() -> None:
-    # Two instances: the counter starts at 2. Inserts take 2 and 3, matches the counts from 4 on.
-    for matches, survivor in [(4, 2), (5, 1)]:
+    # Two instances: the counter starts at 3. Inserts take 3 and 4, matches the counts from 5 on.
+    for matches, survivor in [(3, 2), (4, 1)]:
         tree = OneTree(2)
         tree.insert([1], 0)
         tree.insert([2], 0)
         for _ in range(matches):
             tree.match([1])
-        assert tree.counter == 4 + matches  # the fifth match has count 8
+        assert tree.counter == 5 + matches  # the fourth match has count 8
         tree.evict(BLOCK)
         assert tree.match([survivor]) == (1, 0)
 
@@ -159,7 +159,7 @@ class Node:
 class PlainTree:
     def __init__(self, num_instances: int) -> None:
         self.root = Node([], [], -1, -1, None)
-        self.counter = num_instances
+        self.counter = sum(range(num_instances + 1))
         self.made = 0
         self.num_instances = num_instances
 
