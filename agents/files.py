@@ -33,3 +33,24 @@ def shipped_folder() -> Path:
 def shipped_names() -> list[str]:
     """What may stand for NAME in `learned/NAME`, sorted."""
     return sorted(path.stem for path in shipped_folder().glob(f"*{ENDING}"))
+
+
+def weights_file(name: str) -> Path:
+    """The file of `learned/NAME`, which ships with the package, or of `learned:PATH`.
+
+    Raises:
+        ValueError: there are no such weights.
+    """
+    if name.startswith("learned:"):
+        path = Path(name.removeprefix("learned:"))
+    elif name.removeprefix("learned/") in shipped_names():
+        path = shipped_folder() / f"{name.removeprefix('learned/')}{ENDING}"
+    else:
+        shipped = [f"learned/{known}" for known in shipped_names()] or ["none is shipped"]
+        raise ValueError(
+            f"found {name!r}, allowed: learned:PATH with weights that `prefixgym train` or "
+            f"`prefixgym evolve` wrote, or learned/NAME ({', '.join(shipped)})"
+        )
+    if not path.is_file():
+        raise ValueError(f"found {name!r}, but {path} is no file")
+    return path

@@ -4,9 +4,8 @@ An entry point of routers, loaded whenever one is made, so it imports torch only
 """
 
 import dataclasses
-from pathlib import Path
 
-from prefixgym.agents import files
+from prefixgym.agents.files import weights_file
 from prefixgym.agents.linear_score import LinearWeightsRouter, is_linear
 from prefixgym.baselines.router import Router, register_prefix
 
@@ -17,7 +16,10 @@ def learned_router(name: str) -> type[Router]:
     Raises:
         ValueError: there are no such weights.
     """
-    path = _path_of(name)
+    try:
+        path = weights_file(name)
+    except ValueError as error:
+        raise ValueError(f"router: {error}") from None
     kind = LinearWeightsRouter if is_linear(path) else _network()
     facts = {"name": name, "path": path, "__doc__": kind.__doc__}
     return dataclasses.dataclass(type(kind.__name__, (kind,), facts))
@@ -27,22 +29,6 @@ def _network() -> type[Router]:
     from prefixgym.agents.learned_router import WeightsRouter
 
     return WeightsRouter
-
-
-def _path_of(name: str) -> Path:
-    if name.startswith("learned:"):
-        path = Path(name.removeprefix("learned:"))
-    elif name.removeprefix("learned/") in files.shipped_names():
-        path = files.shipped_folder() / f"{name.removeprefix('learned/')}{files.ENDING}"
-    else:
-        shipped = [f"learned/{known}" for known in files.shipped_names()] or ["none is shipped"]
-        raise ValueError(
-            f"router: found {name!r}, allowed: learned:PATH with weights that `prefixgym train` "
-            f"wrote, or learned/NAME ({', '.join(shipped)})"
-        )
-    if not path.is_file():
-        raise ValueError(f"router: found {name!r}, but {path} is no file")
-    return path
 
 
 register_prefix("learned", learned_router)

@@ -5,8 +5,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from prefixgym.agents.files import weights_file
+from prefixgym.agents.linear_score import load_weights
 from prefixgym.agents.scorer import COLUMNS
 from prefixgym.envs.scenarios.randomisation import Randomisation
 from prefixgym.envs.scenarios.registry import load_scenario, toml_value
@@ -30,8 +39,10 @@ class Training(BaseModel):
         clusters: environments that are played at once.
         threads: of the simulator.
         hidden, attention: as for `InstanceScorer`.
-        prior: weights of a linear score over the instance columns, which the network corrects.
-            Empty: none.
+        prior: weights of a linear score over the instance columns, which the network corrects; or
+            their file, as learned:PATH or learned/NAME. Empty: none.
+        sharpness: factor on the prior. While it learns, an instance is drawn with a probability
+            proportional to exp(score), so this is how closely the prior is followed at first.
         tardiness, cap: price of late requests, as for the rewards (`prefixgym.envs.reward`).
         discount_time: s after which what is earned counts 1/e of now.
         randomise: what differs from episode to episode, as for the environment.
@@ -56,6 +67,7 @@ class Training(BaseModel):
     hidden: int = Field(default=32, ge=1)
     attention: bool = False
     prior: dict[str, float] = {"ttft": -20.0, "hit": 2.0, "requests": -2.0}
+    sharpness: float = Field(default=3.0, gt=0)
     tardiness: float = Field(default=0.25, ge=0)
     cap: float = Field(default=8.0, gt=0)
     discount_time: float = Field(default=20.0, gt=0)
@@ -65,6 +77,11 @@ class Training(BaseModel):
     test_episodes: int = Field(default=10, ge=1)
     handcrafted: tuple[str, ...] = ("loadaware:beta=0.5", "llmd_precise", "smetric")
     tail_limit: float = Field(default=TAIL_LIMIT, gt=0)
+
+    @field_validator("prior", mode="before")
+    @classmethod
+    def _read(cls, prior: Any) -> Any:
+        return load_weights(weights_file(prior)) if isinstance(prior, str) else prior
 
     @model_validator(mode="after")
     def _columns_exist(self) -> Self:
@@ -77,7 +94,9 @@ class Training(BaseModel):
     @property
     def prior_weights(self) -> list[float] | None:
         """The prior as `InstanceScorer` takes it."""
-        return [self.prior.get(column, 0.0) for column in COLUMNS] if self.prior else None
+        if not self.prior:
+            return None
+        return [self.sharpness * self.prior.get(column, 0.0) for column in COLUMNS]
 
     def load_scenario(self) -> Scenario:
         """The scenario with its settings."""
@@ -119,11 +138,11 @@ class PPO(Training):
     rollouts_per_arrivals: int = Field(default=8, ge=2)
     rollout: int = Field(default=256, ge=1)
     wait: int = Field(default=384, ge=0)
-    epochs: int = Field(default=3, ge=1)
-    minibatch: int = Field(default=1024, ge=1)
-    learning_rate: float = Field(default=5e-3, gt=0)
+    epochs: int = Field(default=6, ge=1)
+    minibatch: int = Field(default=4096, ge=1)
+    learning_rate: float = Field(default=1e-2, gt=0)
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
-    entropy: float = Field(default=0.003, ge=0)
+    entropy: float = Field(default=0.0, ge=0)
     clip: float = Field(default=0.2, gt=0)
     max_gradient: float = Field(default=0.5, gt=0)
     checkpoint_every: int = Field(default=10, ge=1)
@@ -152,10 +171,12 @@ class OffTheShelf(Training):
     """An algorithm of Stable-Baselines3 or sb3-contrib.
 
     Attributes:
+        reward: `goodput` or `shaped`, as for `PPO.credit`.
         arguments: keyword arguments of the algorithm that replace those of
             `prefixgym.experiments.training.sb3`.
     """
 
+    reward: Literal["goodput", "shaped"] = "shaped"
     arguments: dict[str, Any] = {}
 
     @property

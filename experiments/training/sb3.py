@@ -48,8 +48,10 @@ class Shelf:
     training: type[OffTheShelf] = OffTheShelf
 
 
-_PPO: dict[str, Any] = {"n_steps": 128, "batch_size": 2048, "n_epochs": 4, "learning_rate": 1e-3}
-_PPO |= {"gae_lambda": 0.95, "ent_coef": 0.003}
+_PPO: dict[str, Any] = {"n_steps": 256, "batch_size": 4096, "n_epochs": 10, "learning_rate": 3e-3}
+_PPO |= {"gae_lambda": 0.8, "ent_coef": 0.0}
+# From nothing, so it has to try more, and larger steps would undo it.
+_FLAT = _PPO | {"n_epochs": 4, "learning_rate": 1e-3, "gae_lambda": 0.95, "ent_coef": 0.003}
 # A step adds one transition of each cluster; of which two gradient steps make four of each batch.
 _Q: dict[str, Any] = {
     "learning_rate": 5e-4,
@@ -62,7 +64,7 @@ _Q |= {"exploration_fraction": 0.2, "exploration_final_eps": 0.02}
 
 SHELVES: dict[str, Shelf] = {
     "sb3-ppo": Shelf(PPO, InstanceScorerPolicy, _PPO),
-    "flat-ppo": Shelf(PPO, MultiInputActorCriticPolicy, _PPO, FlatOffTheShelf),
+    "flat-ppo": Shelf(PPO, MultiInputActorCriticPolicy, _FLAT, FlatOffTheShelf),
     "maskable-ppo": Shelf(MaskablePPO, MaskableInstanceScorerPolicy, _PPO),
     "a2c": Shelf(
         A2C,
@@ -138,17 +140,20 @@ def train(
     torch.set_num_threads(1)
     shelf, scenario = SHELVES[name], training.load_scenario()
     rate = training.rate_of(scenario)
+    gamma = math.exp(-1.0 / (rate * training.discount_time))
+    reward = {"mode": training.reward, "tardiness": training.tardiness, "cap": training.cap}
+    if training.reward == "shaped":
+        reward["gamma"] = gamma
     env = PrefixRoutingVecEnv(
         training.clusters,
         scenario,
         rate,
         training.num_requests,
-        {"mode": "goodput", "tardiness": training.tardiness, "cap": training.cap},
+        reward,
         training.threads,
         stagger=True,
         randomise=training.randomise,
     )
-    gamma = math.exp(-1.0 / (rate * training.discount_time))
     # Returns are hundreds of requests: unscaled, the value's gradient would drown the policy's.
     scaled = VecNormalize(env, norm_obs=False, gamma=gamma)
     settings = shelf.settings | {"gamma": gamma, "seed": training.seed} | training.arguments

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from prefixgym.agents.linear_score import WEIGHED_COLUMNS, save_weights
+from prefixgym.agents.scorer import COLUMNS
 from prefixgym.experiments.training.config import (
     PPO,
     FlatOffTheShelf,
@@ -47,6 +49,22 @@ def test_a_training_survives_its_own_file(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named(overrides: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_training(PPO, None, overrides)
+
+
+def test_a_prior_may_be_the_weights_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "found.safetensors"
+    weights = dict.fromkeys(WEIGHED_COLUMNS, 0.0) | {"hit": 0.5, "backlog": -2.0}
+    save_weights(file, weights, {})
+    training = make_training(PPO, None, {"prior": f'"learned:{file}"', "sharpness": "10"})
+    row = dict(zip(COLUMNS, training.prior_weights or [], strict=True))
+    assert {k: v for k, v in row.items() if v} == {"hit": 5.0, "backlog": -20.0}
+    file.unlink()  # what is written down needs no file
+    written = tmp_path / "config.toml"
+    written.write_text(training.toml())
+    assert make_training(PPO, written, {}) == training
+    for name, expected in [("learned/nobody", "learned/generalist"), ("learned:none", "no file")]:
+        with pytest.raises(ValueError, match=f"prior: found '{name}'.*{expected}"):
+            make_training(PPO, None, {"prior": f'"{name}"'})
 
 
 def test_a_flat_network_has_neither_prior_nor_attention() -> None:
