@@ -1,4 +1,4 @@
-"""`prefixgym paper STUDY`: a figure for a question, and what was published about it."""
+"""`prefixgym paper RESULT`: a figure for a question, and what was published about it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +10,12 @@ from prefixgym.experiments.workers import cores
 
 
 def paper(
-    study: Annotated[
-        str, typer.Argument(help="staleness, loss, replicas, faults, transfer or information.")
+    result: Annotated[
+        str,
+        typer.Argument(
+            help="loadaware, cachegen; staleness, loss, replicas, faults, transfer, information; "
+            "or all.",
+        ),
     ],
     router: Annotated[
         list[str] | None,
@@ -34,7 +38,10 @@ def paper(
         typer.Option(min=1, help="Of an episode; with few, it may end before a fault happens."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write to; by default runs/paper-STUDY.")
+        Path | None,
+        typer.Option(
+            help="Folder to write to, of all: of the folders; by default runs/paper-RESULT."
+        ),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; by default one a core.")
@@ -42,67 +49,47 @@ def paper(
     fresh: Annotated[bool, typer.Option(help="Evaluate finished cells again.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Vary one thing and compare routers: a figure, a table, and published numbers beside ours.
+    """Run a published result: a figure, a table, and published numbers beside ours.
 
-    The same command again continues a run that was interrupted.
+    The exit code is 1 where something failed or a stated tolerance is broken. The same command
+    again continues a run that was interrupted; `all` goes on after a failure.
     """
-    from prefixgym.experiments.leaderboard import play_missing
-    from prefixgym.experiments.paper.figure import plot_study
-    from prefixgym.experiments.paper.learned import with_learned, with_trace, worth_table
-    from prefixgym.experiments.paper.measure import measure
-    from prefixgym.experiments.paper.registry import study_called
-    from prefixgym.experiments.paper.results import (
-        claims_of,
-        claims_table,
-        summarise,
-        sweep_table,
-    )
-    from prefixgym.experiments.paper.study import trials_of
+    from prefixgym.experiments.paper.published import Effort
+    from prefixgym.experiments.paper.registry import all_results, result_called, study_called
+    from prefixgym.experiments.paper.running import results_table, run_result, try_result
+    from prefixgym.experiments.paper.simulated import result_of
 
-    chosen = study_called(study)
-    if router:
-        chosen = chosen.with_routers(router)
-    chosen, untrained = with_learned(chosen, learned or chosen.learned)
-    chosen, absent = with_trace(chosen, trace)
-    left_out = absent + untrained
-    folder = out or RUNS / f"paper-{study}"
-    trials = trials_of(chosen, seeds, requests)
-    cells = list({trial.cell.key: trial.cell for trial in trials}.values())
-    failures = play_missing(
-        cells, folder / "cells", workers or cores(), fresh=fresh, evaluate=measure
-    )
-    summary = summarise(trials, folder / "cells")
-    claims = claims_of(chosen, summary)
-    worth = [worth_table(sweep, trials, folder / "cells") for sweep in chosen.sweeps]
-    tables = [
-        *(sweep_table(sweep, summary) for sweep in chosen.sweeps),
-        *(table for table in worth if table is not None),
-        *([claims_table(claims)] if claims else []),
-    ]
-    files = {kind: folder / f"{study}.{kind}" for kind in ("csv", "png", "md")}
-    summary.write_csv(files["csv"])
-    plot_study(chosen, summary, files["png"])
-    files["md"].write_text(
-        "\n".join([f"# {chosen.question}\n", *(table.markdown() for table in tables)]),
-        encoding="utf-8",
-    )
-    if as_json:
-        print_json(
-            {
-                "study": study,
-                "question": chosen.question,
-                "rows": summary.to_dicts(),
-                "published": claims,
-                "left_out": left_out,
-                "files": {key: str(path) for key, path in files.items()},
-                "failures": [{"cell": f.cell.key, "message": f.message} for f in failures],
-            }
-        )
+    effort = Effort(seeds, requests, workers or cores(), fresh, trace)
+    rans = []
+    if result == "all":
+        if router or learned:
+            raise ValueError("--router, --learned: found with all, allowed: with one study")
+        for each in all_results():
+            if not as_json:
+                typer.echo(f"\n{each.name}: {each.question}")
+            ran = try_result(each, (out or RUNS) / f"paper-{each.name}", effort)
+            rans.append(ran)
+            if not as_json:
+                print_tables(ran.tables[-1:] if ran.outcome and ran.outcome.figures else [])
+        if as_json:
+            print_json({"results": [ran.as_dict() for ran in rans]})
+        else:
+            print_tables([results_table(rans)])
     else:
-        print_tables(tables)
-        typer.echo(f"\nwritten: {', '.join(map(str, files.values()))}")
-        for line in left_out:
-            typer.echo(f"left out: {line}", err=True)
-    for failure in failures:
-        typer.echo(f"failed: {failure.cell.key}: {failure.message}", err=True)
-    raise typer.Exit(1 if failures else 0)
+        chosen = result_called(result)
+        if router or learned:
+            study = study_called(result)
+            study = study.with_routers(router) if router else study
+            chosen = result_of(study, tuple(learned or ()))
+        ran = run_result(chosen, out or RUNS / f"paper-{result}", effort)
+        rans.append(ran)
+        if as_json:
+            print_json(ran.as_dict())
+        else:
+            print_tables(ran.tables)
+            typer.echo(f"\nwritten: {', '.join(map(str, (ran.files or {}).values()))}")
+    for ran in rans:
+        lines = [f"left out: {line}" for line in (ran.outcome.left_out if ran.outcome else ())]
+        for line in (*(() if as_json else lines), *ran.complaints):
+            typer.echo(line, err=True)
+    raise typer.Exit(0 if all(ran.is_good for ran in rans) else 1)

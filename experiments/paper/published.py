@@ -128,6 +128,10 @@ def count_verdicts(figures: Sequence[Figure]) -> Counter[Verdict]:
     return Counter(figure.verdict for figure in figures)
 
 
+USUAL_SEEDS = 3
+"""Test episodes of each cell, for which tolerances are stated."""
+
+
 @dataclass(frozen=True)
 class Effort:
     """How much to run. What has no episodes ignores it.
@@ -140,7 +144,7 @@ class Effort:
         trace: the Mooncake conversation trace; None: where it is looked for by default.
     """
 
-    seeds: int = 3
+    seeds: int = USUAL_SEEDS
     requests: int | None = None
     workers: int = 1
     fresh: bool = False

@@ -1,5 +1,6 @@
 """A study's results: means over seeds with intervals, and what was published beside them."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import polars as pl
 
 from prefixgym.experiments.leaderboard import cell_path
 from prefixgym.experiments.paper.measure import COSTS
+from prefixgym.experiments.paper.published import USUAL_SEEDS, Effort, Figure
 from prefixgym.experiments.paper.study import Found, Study, Sweep, Trial
 from prefixgym.experiments.statistics import estimate
 from prefixgym.experiments.table import Table
@@ -62,37 +64,39 @@ def _row(trial: Trial, episodes: pl.DataFrame) -> dict[str, Any]:
     return row
 
 
-def claims_of(study: Study, summary: pl.DataFrame) -> list[dict[str, str | None]]:
-    """What was published beside ours: what, source, published, ours (None if it was not run)."""
+def figures_of(study: Study, summary: pl.DataFrame, effort: Effort) -> list[Figure]:
+    """The study's claims beside ours; what was run with less than usual is not checked."""
     found = Found(summary)
-    rows: list[dict[str, str | None]] = []
+    less = _less_than_usual(effort)
+    figures = []
     for claim in study.claims:
         try:
-            ours: str | None = claim.ours(found)
+            ours: float | None = claim.ours(found)
         except KeyError:
             ours = None
-        rows.append(
-            {
-                "what": claim.what,
-                "source": claim.source,
-                "published": claim.published,
-                "ours": ours,
-            }
+        figures.append(
+            Figure(
+                claim.what,
+                claim.source,
+                claim.published,
+                ours,
+                less or claim.because,
+                -math.inf if less else claim.low,
+                math.inf if less else claim.high,
+                claim.unit,
+                claim.known_miss,
+                absent="the results do not have it",
+            )
         )
-    return rows
+    return figures
 
 
-def claims_table(claims: Sequence[dict[str, str | None]]) -> Table:
-    """For people."""
-    return Table(
-        title="Published beside ours",
-        headings=("what", "source", "published", "ours"),
-        rows=[
-            (f"{c['what']}", f"{c['source']}", f"{c['published']}", c["ours"] or "not run")
-            for c in claims
-        ],
-        prose=True,
-    )
+def _less_than_usual(effort: Effort) -> str:
+    if effort.requests is not None:
+        return f"tolerances hold for whole episodes, these have {effort.requests} requests"
+    if effort.seeds < USUAL_SEEDS:
+        return f"tolerances hold for {USUAL_SEEDS} seeds or more, found {effort.seeds}"
+    return ""
 
 
 def sweep_table(sweep: Sweep, summary: pl.DataFrame) -> Table:

@@ -1,5 +1,6 @@
 """What a study is: things that are varied, routers that are compared, and published figures."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -178,19 +179,22 @@ class TraceSweep(Sweep):
 
 @dataclass(frozen=True)
 class Claim:
-    """Something published, and what a study has to say about it.
+    """A published figure, and how a study's results give ours; see `published.Figure`.
 
     Attributes:
-        what: which quantity, of which system.
-        source: where it was published.
-        published: the published figures.
-        ours: the same from our results; None if they are not among them.
+        what, source, published, because, low, high, unit, known_miss: of the figure.
+        ours: from the results; KeyError if they do not have it.
     """
 
     what: str
     source: str
-    published: str
-    ours: Callable[["Found"], str]
+    published: float
+    ours: Callable[["Found"], float]
+    because: str
+    low: float = -math.inf
+    high: float = math.inf
+    unit: str = ""
+    known_miss: str = ""
 
 
 @dataclass(frozen=True)

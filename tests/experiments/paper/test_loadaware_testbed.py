@@ -11,7 +11,7 @@ from prefixgym.envs.cluster.step_time import step_ticks
 from prefixgym.envs.view.view import INSTANCE_VIEW, REQUEST_VIEW, View
 from prefixgym.envs.workload.tape import NO_ROW
 from prefixgym.envs.workload.validate import validate
-from prefixgym.experiments.bench.loadaware_testbed import (
+from prefixgym.experiments.paper.loadaware_testbed import (
     BLOCK_SIZE,
     MATCHED_TOKENS,
     SHARED_BLOCKS,

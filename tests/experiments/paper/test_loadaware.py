@@ -1,13 +1,16 @@
 """The published effect of loadaware routing."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from PIL import Image
 
 from prefixgym.envs.episode_state import OUTCOME
-from prefixgym.experiments.bench.loadaware import (
+from prefixgym.experiments.paper.loadaware import RESULT
+from prefixgym.experiments.paper.loadaware_replays import (
     HARDWARE,
     MEASURED_PACE,
     PUBLISHED,
@@ -15,10 +18,11 @@ from prefixgym.experiments.bench.loadaware import (
     paired_change,
     reproduce,
     run_arm,
-    sensitivity,
     summarize,
 )
-from prefixgym.experiments.bench.loadaware_testbed import Deployment
+from prefixgym.experiments.paper.loadaware_sensitivity import sensitivity
+from prefixgym.experiments.paper.loadaware_testbed import Deployment
+from prefixgym.experiments.paper.published import Effort
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +117,16 @@ def test_a_replay_is_measured_while_it_sends() -> None:
 def test_unknown_arms_are_refused() -> None:
     with pytest.raises(ValueError, match="arm: found 'random', allowed: kvaware, loadaware 0,"):
         run_arm("random", HARDWARE)
+
+
+def test_the_sweep_over_beta_is_within_its_tolerances(tmp_path: Path) -> None:
+    outcome = RESULT.run(tmp_path, Effort())
+    verdicts = {figure.what: figure.verdict for figure in outcome.figures}
+    for beta in ("0", "0.25", "0.5", "1", "2"):
+        assert verdicts[f"imbalance against kvaware, β = {beta}"] == "met"
+        assert verdicts[f"prefix hits, β = {beta}"] == "met"
+    assert verdicts["TTFT p95 under round robin"] == "known miss"
+    assert "missed" not in verdicts.values()
+    outcome.draw(tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as image:
+        assert image.width > 800

@@ -1,31 +1,24 @@
-"""The published effect of loadaware routing, reproduced: balance against prefix hits.
+"""The replays of the loadaware study: balance against prefix hits, what was published and ours.
 
 The study (`loadaware_testbed`) compares kvaware, which follows the cache alone, with loadaware,
 which weighs cached tokens against load by β, on two engines. "Imbalance" is the busiest engine's
 mean number of running requests over the other's, read every 5 s while a replay sends; a replay is
 one observation, and changes are medians over replays paired between routers.
-
-    python -m prefixgym.experiments.bench.loadaware
-
-`docs/published-results.md` says what agrees, what does not, and what it depends on.
 """
 
-import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table as RichTable
 from scipy import stats
 
 from prefixgym.baselines.router import Router, make_router
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.slo import Slo
-from prefixgym.experiments.bench.loadaware_testbed import (
+from prefixgym.experiments.evaluate import play
+from prefixgym.experiments.paper.loadaware_testbed import (
     PREFIXES,
     REPLAY_REQUESTS,
     WARM_UP_PASSES,
@@ -33,7 +26,6 @@ from prefixgym.experiments.bench.loadaware_testbed import (
     LmcacheRouter,
     Sweep,
 )
-from prefixgym.experiments.evaluate import play
 from prefixgym.experiments.statistics import CONFIDENCE, RESAMPLES, Estimate
 
 ARMS: Mapping[str, tuple[str, Mapping[str, float | str]]] = {
@@ -193,123 +185,3 @@ def summarize(replays: pl.DataFrame) -> pl.DataFrame:
             }
         )
     return pl.DataFrame(rows)
-
-
-SENSITIVITY = {
-    "as slow as measured": MEASURED_PACE,
-    "the hardware's speed": HARDWARE,
-    "1.5 times as slow": Deployment(slowdown=1.5),
-    "2 times as slow": Deployment(slowdown=2.0),
-    "3 times as slow": Deployment(slowdown=3.0),
-    "12 requests/s": Deployment(slowdown=2.4, rate=12.0),
-    "14 requests/s": Deployment(slowdown=2.4, rate=14.0),
-    "18 requests/s": Deployment(slowdown=2.4, rate=18.0),
-    "popular prefixes placed evenly": Deployment(slowdown=2.4, crowded=0),
-    "routers see GPU memory, not LMCache": Deployment(slowdown=2.4, host_prefixes=None),
-    "both": Deployment(slowdown=2.4, crowded=0, host_prefixes=None),
-    "KV memory for all prefixes": Deployment(slowdown=2.4, kv_tokens=393_744),
-}
-"""How the effect depends on what is inferred or chosen; at the measured pace, except the speeds."""
-
-
-def sensitivity(variants: Mapping[str, Deployment]) -> pl.DataFrame:
-    """The headline under other assumptions.
-
-    Returns:
-        One row a variant: variant; kvaware, loadaware (β = 0.5: median imbalances), change, low,
-        high (paired), busiest_share and in_flight (kvaware's), hit_rate_lost (kvaware's −
-        loadaware's).
-    """
-    rows = []
-    for variant, deployment in variants.items():
-        summary = summarize(reproduce(deployment, (REFERENCE, "loadaware 0.5")))
-        kvaware, loadaware = summary.to_dicts()
-        rows.append(
-            {
-                "variant": variant,
-                "kvaware": kvaware["imbalance"],
-                "loadaware": loadaware["imbalance"],
-                **{name: loadaware[name] for name in ("change", "low", "high")},
-                "busiest_share": kvaware["busiest_share"],
-                "hit_rate_lost": kvaware["hit_rate"] - loadaware["hit_rate"],
-                "in_flight": kvaware["in_flight"],
-            }
-        )
-    return pl.DataFrame(rows)
-
-
-def main() -> None:
-    """Print the published figures beside ours; with `--sensitivity`, what they depend on."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--sensitivity", action="store_true", help="also vary the assumptions")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
-    summaries = {
-        "as slow as measured": summarize(reproduce(MEASURED_PACE)),
-        "the hardware's speed": summarize(reproduce(HARDWARE)),
-    }
-    variants = sensitivity(SENSITIVITY) if options.sensitivity else None
-    if options.json:
-        report: dict[str, object] = {name: x.to_dicts() for name, x in summaries.items()}
-        if variants is not None:
-            report["sensitivity"] = variants.to_dicts()
-        print(json.dumps(report))
-        return
-    console = Console(width=None if Console().is_terminal else 120)
-    for name, summary in summaries.items():
-        console.print(_summary_table(name, summary))
-    if variants is not None:
-        console.print(_sensitivity_table(variants))
-
-
-def _summary_table(title: str, summary: pl.DataFrame) -> RichTable:
-    table = RichTable(title=f"{title}: published, ours", box=None)
-    for i, heading in enumerate(
-        ("", "imbalance", "", "change %", "", "hit %", "", "TTFT p95 s", "", "requests/s", "")
-    ):
-        table.add_column(heading, justify="right" if i else "left")
-    for row in summary.to_dicts():
-        cells = [row["arm"]]
-        for name, scale, digits in (
-            ("imbalance", 1, 3),
-            ("change", 100, 1),
-            ("hit_rate", 100, 1),
-            ("ttft_p95", 1, 3),
-            ("throughput", 1, 1),
-        ):
-            for value in (row[f"published_{name}"], row[name]):
-                cells.append("" if value is None else f"{scale * value:.{digits}f}")
-        table.add_row(*cells)
-    return table
-
-
-def _sensitivity_table(variants: pl.DataFrame) -> RichTable:
-    table = RichTable(title="what it depends on", box=None)
-    headings = (
-        "",
-        "kvaware",
-        "β = 0.5",
-        "change %",
-        "95 % interval",
-        "share %",
-        "hits lost %",
-        "N",
-    )
-    for i, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if i else "left")
-    for row in variants.to_dicts():
-        table.add_row(
-            row["variant"],
-            f"{row['kvaware']:.2f}",
-            f"{row['loadaware']:.2f}",
-            f"{100 * row['change']:+.0f}",
-            f"{100 * row['low']:+.0f} … {100 * row['high']:+.0f}",
-            f"{100 * row['busiest_share']:.0f}",
-            f"{100 * row['hit_rate_lost']:.1f}",
-            f"{row['in_flight']:.0f}",
-        )
-    return table
-
-
-if __name__ == "__main__":
-    main()
