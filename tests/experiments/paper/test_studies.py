@@ -6,7 +6,12 @@ import pytest
 
 from prefixgym.baselines.router import router_class
 from prefixgym.experiments.paper.learned import with_trace
-from prefixgym.experiments.paper.registry import STUDIES, study_called
+from prefixgym.experiments.paper.registry import (
+    STUDIES,
+    all_results,
+    result_called,
+    study_called,
+)
 from prefixgym.experiments.paper.study import FIELD, FIELDS, Study, trials_of
 
 EACH = pytest.mark.parametrize(
@@ -18,6 +23,15 @@ def test_the_studies_of_issues_5_and_6_are_there() -> None:
     assert {"staleness", "loss", "replicas", "faults", "transfer", "information"} <= set(STUDIES)
     with pytest.raises(ValueError, match="study: found 'stale', allowed: staleness, loss"):
         study_called("stale")
+
+
+def test_all_results_have_names_and_questions_of_their_own() -> None:
+    results = all_results()
+    assert {"loadaware", "cachegen", *STUDIES} <= {result.name for result in results}
+    assert len({result.name for result in results}) == len(results)
+    for result in results:
+        assert result.question.endswith("?")
+        assert result_called(result.name).name == result.name
 
 
 def test_the_field_has_eight_routers_or_more_of_either_kind() -> None:
