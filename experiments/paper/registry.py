@@ -6,6 +6,8 @@ from prefixgym.experiments.paper import (
     information,
     loadaware,
     loss,
+    mooncake_cache,
+    prfaas,
     replicas,
     staleness,
     transfer,
@@ -18,7 +20,7 @@ _MODULES = (staleness, loss, replicas, faults, transfer, information)
 
 STUDIES = {module.STUDY.name: module.STUDY for module in _MODULES}
 
-_MODULES_WITH_RESULTS = (loadaware, cachegen)
+_MODULES_WITH_RESULTS = (loadaware, cachegen, prfaas, mooncake_cache)
 
 RESULTS = {module.RESULT.name: module.RESULT for module in _MODULES_WITH_RESULTS}
 """Those that are no studies."""
