@@ -13,8 +13,8 @@ def paper(
     result: Annotated[
         str,
         typer.Argument(
-            help="loadaware, cachegen; staleness, loss, replicas, faults, transfer, information; "
-            "or all.",
+            help="loadaware, cachegen, prfaas, mooncake-cache; staleness, loss, replicas, faults, "
+            "transfer, information; or all.",
         ),
     ],
     router: Annotated[
@@ -30,7 +30,8 @@ def paper(
         ),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Of transfer: the Mooncake conversation trace.")
+        Path | None,
+        typer.Option(help="Of transfer and mooncake-cache: the Mooncake conversation trace."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Test episodes of each cell.")] = 3,
     requests: Annotated[
