@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from prefixgym.envs.clock import NEVER, TICKS_PER_SECOND
 from prefixgym.envs.cluster import state
 from prefixgym.envs.cluster.engine import enqueue, next_due, process_event, reset_cluster
+from prefixgym.envs.cluster.transfers import end_transfer, start_transfer
 from prefixgym.envs.credit import (
     change_promise,
     keeps_promises,
@@ -34,7 +35,13 @@ from prefixgym.envs.view.decision import (
     reset_view,
 )
 from prefixgym.envs.view.experience import fade
-from prefixgym.envs.view.ledger import book, hear, note_first_token
+from prefixgym.envs.view.ledger import (
+    book,
+    book_decoding,
+    hear,
+    note_first_token,
+    note_prefilled,
+)
 from prefixgym.envs.view.queues import (
     departure,
     first_departure,
@@ -79,6 +86,8 @@ def _take_events(s: SimulationArrays, e: int) -> None:
     now = s.cluster.events[e, 0].time
     for k in range(environment.num_events):
         event = s.cluster.events[e, k]
+        if event.kind == state.PREFILLED:
+            start_transfer(s.cluster, e, event.flight, now)
         if event.kind == state.END:
             i = s.cluster.flights[e, event.flight].instance
             end_attempt(s, e, event.flight)
@@ -96,7 +105,9 @@ def _tell_router(s: SimulationArrays, e: int, event: Record) -> None:
     v, q = s.knowledge, event.flight
     flight = s.cluster.flights[e, q]
     w = router_row(v, e, flight.replica)
-    if event.kind == state.FIRST_TOKEN:
+    if event.kind == state.PREFILLED:
+        note_prefilled(v, e, w, flight.instance, q, flight.prompt_tokens, event.time)
+    elif event.kind == state.FIRST_TOKEN:
         note_first_token(v, e, w, flight.instance, q, event.time)
         if keeps_promises(s.credit):
             note_promise(s, e, q)
@@ -119,7 +130,7 @@ def _expand_ids(s: SimulationArrays, e: int, row: int, count: int, ids: NDArray[
         k += 1
 
 
-_ARRIVAL, _STEP, _TIMER, _DEPARTURE = range(4)
+_ARRIVAL, _STEP, _TIMER, _DEPARTURE, _TRANSFER = range(5)
 
 CONTINUE = -1
 """No decision: let an episode go on that is halted, at its start or by what `incidents` does."""
@@ -142,11 +153,12 @@ def _run_until_arrival(s: SimulationArrays, e: int) -> int:
         i = next_due(c, e)
         due = c.status[e, i].due
         departing, timer = episode.next_departure, episode.next_timer
+        transfer = c.environments[e].next_transfer
         # Nothing else would ever happen: no order stands against leaving.
         is_stuck = (
             episode.num_held > 0
             and due == state.NEVER_DUE
-            and min(time, departing) == NEVER
+            and min(time, departing, transfer) == NEVER
             and episode.num_held == c.environments[e].in_flight
         )
         # What comes next, and up to which tick polls and exchanges come before it.
@@ -161,6 +173,8 @@ def _run_until_arrival(s: SimulationArrays, e: int) -> int:
             and (due < state.NEVER_DUE or not episode.closed)
         ):
             what, published = _TIMER, timer - 1
+        elif transfer <= min(time, departing) and transfer < NEVER and due > 2 * transfer:
+            what, published = _TRANSFER, transfer - 1
         elif departing <= time and departing < NEVER and due > 2 * departing:
             what, published = _DEPARTURE, departing
         elif due <= 2 * time and due != state.NEVER_DUE:
@@ -174,6 +188,9 @@ def _run_until_arrival(s: SimulationArrays, e: int) -> int:
         elif what == _TIMER:
             episode.reached = timer
             return _HALTED
+        elif what == _TRANSFER:
+            now = transfer
+            end_transfer(c, e)
         elif what == _DEPARTURE:
             now = now if is_stuck else departing
             _depart(s, e, now, is_stuck)
@@ -190,6 +207,7 @@ def _step(s: SimulationArrays, e: int, i: int, arrival: int) -> None:
     """
     c, episode = s.cluster, s.episodes[e]
     following = min(arrival, episode.next_publication, episode.next_departure, episode.next_timer)
+    following = min(following, c.environments[e].next_transfer)
     while True:
         process_event(c, e, i)
         if (
@@ -256,13 +274,14 @@ def _advance(s: SimulationArrays, e: int) -> None:
 
 
 @spliced_kernel
-def _dispatch(s: SimulationArrays, e: int, i: int) -> None:
-    """The current request is routed to instance i."""
+def _dispatch(s: SimulationArrays, e: int, i: int, decoder: int) -> None:
+    """The current request is routed to instance i; it decodes there (NONE), or elsewhere."""
     c, v, episode = s.cluster, s.knowledge, s.episodes[e]
     q = take_off(s, e)
     request, flight = s.tapes[e, episode.row], c.flights[e, q]
     _expand_ids(s, e, episode.row, request.cacheable_blocks, c.flight_blocks[e, q])
     flight.instance = i
+    flight.decoder = decoder
     flight.expected = request.prompt_tokens
     if not episode.unseen:
         w = router_row(v, e, episode.replica)
@@ -277,6 +296,9 @@ def _dispatch(s: SimulationArrays, e: int, i: int) -> None:
         full_blocks = request.prompt_tokens // c.limits[0, 0].block_size
         full_blocks = min(request.num_blocks, full_blocks)
         note_sent(v, e, episode.replica, i, full_blocks, episode.now)
+        if decoder != state.NONE and decoder != i:
+            book_decoding(v, e, w, decoder)
+            note_sent(v, e, episode.replica, decoder, full_blocks, episode.now)
         if episode.num_held > 0 or not leaves_at_once(v, w, i, episode.now):
             hold_back(c, v, e, w, i, q)
             episode.num_held += 1
@@ -318,17 +340,19 @@ def _depart(s: SimulationArrays, e: int, time: int, everything: bool) -> None:
 def step_environment(s: SimulationArrays, e: int, action: int) -> None:
     """One decision of environment e, and everything up to the next one.
 
-    `action` is an instance, their number N to reject the request, or CONTINUE.
+    `action` is an instance, their number N to reject the request, CONTINUE, or for one that is
+    prefilled on i and decoded on d: i + (N + 1) · (d + 1).
     """
     episode = s.episodes[e]
     if action != CONTINUE:
         episode.good = 0
         begin_decision(s.knowledge, e, episode.replica)
         open_account(s.credit, e)
-        if action == s.cluster.status.shape[1]:
+        num_actions = s.cluster.status.shape[1] + 1
+        if action == num_actions - 1:
             turn_away(s, e)
         else:
-            _dispatch(s, e, action)
+            _dispatch(s, e, action % num_actions, action // num_actions - 1)
         episode.decisions += 1
     if episode.num_held > 0:  # the decision may have come with other orders
         episode.next_departure = max(episode.reached, first_departure(s.knowledge, e))

@@ -60,7 +60,8 @@ OUTCOME = np.dtype(
         ("prompt_tokens", np.int32),
         ("output_tokens", np.int32),
         ("hit_tokens", np.int32),  # found cached when the request was admitted first
-        ("instance", np.int32),  # NONE if the router itself turned the request away
+        ("instance", np.int32),  # where it was prefilled; NONE if the router turned it away
+        ("decoder", np.int32),  # where it was decoded, or would have been
         ("session", np.int32),
         ("slo_class", np.int32),
         ("row", np.int32),  # of the tape

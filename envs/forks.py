@@ -185,7 +185,17 @@ class Forks:
 
 
 _FIXED = frozenset(
-    ("nominal", "limits", "settings", "shares", "config", "faults", "autoscaler", "clients")
+    (
+        "nominal",
+        "limits",
+        "links",
+        "settings",
+        "shares",
+        "config",
+        "faults",
+        "autoscaler",
+        "clients",
+    )
 )
 """What stays the same throughout an episode."""
 

@@ -20,7 +20,7 @@ from prefixgym.envs.rng import uniform
 from prefixgym.envs.timers import CANCELLATION, TIMEOUT
 from prefixgym.envs.view.arrays import router_row
 from prefixgym.envs.view.experience import note_decode
-from prefixgym.envs.view.ledger import note_end
+from prefixgym.envs.view.ledger import note_end, unbook_decoding
 from prefixgym.envs.view.queues import take_out
 from prefixgym.envs.view.view import CANCELLED, ENDED, FAILED
 from prefixgym.envs.workload.tape import NO_ROW
@@ -72,6 +72,8 @@ def turn_away(s: SimulationArrays, e: int) -> None:
     q = take_off(s, e)
     flight = s.cluster.flights[e, q]
     flight.instance = state.NONE
+    flight.prefiller = state.NONE
+    flight.decoder = state.NONE
     flight.end = s.episodes[e].now
     flight.status = state.REJECTED
     resolve(s, e, q)
@@ -101,6 +103,8 @@ def end_attempt(s: SimulationArrays, e: int, q: int) -> None:
             decoding = flight.end - flight.first_token
             note_decode(v, w, flight.instance, flight.output_tokens - 1, decoding)
         note_end(v, e, w, flight.instance, q, flight.prompt_tokens, kind, flight.end)
+        if flight.decoder != state.NONE and flight.decoder != flight.instance:
+            unbook_decoding(v, w, flight.decoder, flight.prompt_tokens)
     if flight.status == state.FAILED and flight.attempt < clients.retries:
         _send_again(s, e, q, flight.end + clients.retry_delay)
     else:
@@ -151,7 +155,8 @@ def resolve(s: SimulationArrays, e: int, q: int) -> None:
         outcome.prompt_tokens = flight.prompt_tokens
         outcome.output_tokens = flight.output_tokens
         outcome.hit_tokens = max(0, flight.hit_tokens)
-        outcome.instance = flight.instance
+        outcome.instance = flight.prefiller
+        outcome.decoder = flight.prefiller if flight.decoder == state.NONE else flight.decoder
         outcome.session = request.session
         outcome.slo_class = request.slo_class
         outcome.row = flight.row

@@ -102,7 +102,8 @@ class Simulation:
         own_conditions: environments may be given conditions of their own, see `set_conditions`.
 
     Raises:
-        ValueError: block sizes differ, or the workload names a class without an objective.
+        ValueError: block sizes differ, the workload names a class without an objective, or
+            instances have roles and something disturbs them.
     """
 
     def __init__(
@@ -126,6 +127,12 @@ class Simulation:
             raise ValueError(
                 f"workload.block_size: found {workload.block_size}, "
                 f"the cluster's block_size is {cluster.block_size}"
+            )
+        disturbed = bool(faults) or autoscaler is not None or (clients or Clients()) != Clients()
+        if cluster.is_split and disturbed:
+            raise ValueError(
+                "cluster.instances: found roles, which go with neither faults, nor an autoscaler, "
+                "nor clients who do not just wait"
             )
         self.cluster = cluster
         self.workload = workload
@@ -339,9 +346,20 @@ class Simulation:
         """Route the current request of every environment that is not done.
 
         Args:
-            actions: instances [E], or their number N where the router rejects the request.
+            actions: instances [E], or their number N where the router rejects the request; or pairs
+                [E, 2], the instance that prefills it (or N) and the one that decodes it.
         """
-        self.advance(np.ascontiguousarray(actions, np.int64))
+        self.advance(self.encoded(actions))
+
+    def encoded(self, actions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Actions as kernels take them, [E]: see `decisions.step_environment`."""
+        actions = np.ascontiguousarray(actions, np.int64)
+        if actions.ndim == 1:
+            return actions
+        rejects = actions[:, 0] == len(self.cluster.instances)
+        return actions[:, 0] + (len(self.cluster.instances) + 1) * np.where(
+            rejects, 0, actions[:, 1] + 1
+        )
 
     def advance(self, actions: NDArray[np.int64], *then: Call) -> None:
         """The same, and what is to be done at the decisions that it leads to.

@@ -14,7 +14,7 @@ import pytest
 LAYERS = {
     "ground": [
         f"prefixgym.envs.{name}"
-        for name in ("clients", "clock", "jit", "lent", "memory", "rng", "slo")
+        for name in ("clients", "clock", "heap", "jit", "lent", "memory", "rng", "slo")
     ],
     "workload": ["prefixgym.envs.workload"],
     "cluster": ["prefixgym.envs.cluster"],

@@ -18,6 +18,11 @@ followed by prefilling ones. While all decode, the composition stays the same un
 needs a block, and step times are an arithmetic series: the engine leaps there at once. An arrival
 shortens the leap to the end of the step in progress.
 
+A request that is to be decoded elsewhere leaves the batch with its prefill, and keeps its blocks
+until its KV has been moved (`transfers`). There it waits like others for room for all of its KV.
+Once admitted it decodes at once and its first token is out: it computes nothing, unless it is
+preempted.
+
 Deviations: when two requests compute the same block at the same time, only the first copy is
 findable (vLLM keeps both); a block filled by decoding is findable one step later than in vLLM;
 there is no reserved null block, no watermark (0 by default) and no asynchronous scheduling.
@@ -48,8 +53,10 @@ from prefixgym.envs.cluster.state import (
     IDLE,
     LOST,
     MIXED_STEP,
+    MOVING,
     NEVER_DUE,
     NONE,
+    PREFILLED,
     QUEUED,
     READY,
     REJECTED,
@@ -213,6 +220,7 @@ def _preempt_last(c: ClusterArrays, e: int, i: int) -> None:
     status.running = b
     release_blocks(c, e, i, q)
     flight.computed = 0
+    flight.received = 0
     flight.target = flight.prompt_tokens + flight.generated
     flight.place = QUEUED
     flight.next = instance.waiting_head
@@ -278,6 +286,8 @@ def _admit(c: ClusterArrays, e: int, i: int, budget: int, time: int) -> int:
     q = instance.waiting_head
     flight = c.flights[e, q]
     reusable = min(flight.cacheable, (flight.target - 1) // block_size)
+    if flight.received:  # its blocks for the prompt, and for the token that it computes next
+        reusable = min(flight.cacheable, flight.prompt_tokens // block_size)
     hits, unused = 0, 0
     while hits < reusable:
         slot = find_slot(slots, c.slot_table[e, i], c.flight_blocks[e, q, hits])
@@ -287,6 +297,8 @@ def _admit(c: ClusterArrays, e: int, i: int, budget: int, time: int) -> int:
         unused += slots[slot].users == 0
         hits += 1
     chunk = min(flight.target - hits * block_size, budget)
+    if flight.received:
+        chunk = flight.target - hits * block_size
     total = hits * block_size + chunk
     needed = (total + block_size - 1) // block_size - hits
     whole = (flight.target + block_size - 1) // block_size - hits
@@ -302,7 +314,8 @@ def _admit(c: ClusterArrays, e: int, i: int, budget: int, time: int) -> int:
     flight.published = hits
     for _ in range(needed):
         take_block(c, e, i, q)
-    publish_blocks(c, e, i, q, total // block_size)
+    known = flight.prompt_tokens if flight.received else total
+    publish_blocks(c, e, i, q, known // block_size)
     if flight.hit_tokens == NONE:
         flight.hit_tokens = hits * block_size
         emit(c, e, q, STARTED, time)
@@ -317,7 +330,23 @@ def _admit(c: ClusterArrays, e: int, i: int, budget: int, time: int) -> int:
     entry.flight = q
     entry.chunk = chunk
     status.running += 1
+    if flight.received:
+        _go_on_decoding(c, e, i, q, time)
+        return 1
     return chunk
+
+
+@kernel
+def _go_on_decoding(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
+    """Flight q, prefilled elsewhere, is the last entry of the batch: it decodes from now on."""
+    status, instance, flight = c.status[e, i], c.instances[e, i], c.flights[e, q]
+    for b in range(status.running - 1, instance.decoding, -1):
+        _move_entry(c, e, i, b - 1, b)
+    c.running[e, i, instance.decoding].flight = q
+    flight.computed = flight.prompt_tokens
+    flight.first_token = time
+    emit(c, e, q, FIRST_TOKEN, time)
+    _start_decoding(c, e, i, instance.decoding)
 
 
 @kernel
@@ -448,6 +477,11 @@ def _end_steps(c: ClusterArrays, e: int, i: int, time: int) -> None:
                 kept += 1
                 continue
             flight.generated += 1
+            moves = flight.decoder != NONE and flight.decoder != i
+            if moves and flight.generated < flight.output_tokens:
+                flight.place = MOVING
+                emit(c, e, q, PREFILLED, time)
+                continue
             if flight.first_token == NEVER:
                 flight.first_token = time
                 emit(c, e, q, FIRST_TOKEN, time)
@@ -560,8 +594,7 @@ def enqueue(c: ClusterArrays, e: int, i: int, q: int, time: int, known_lost: boo
     A request that could never fit into the instance's memory is rejected at once. An instance that
     is down refuses it; on one that is lost it hangs, unless its router has found that out.
     """
-    status, instance, flight = c.status[e, i], c.instances[e, i], c.flights[e, q]
-    block_size = tokens_per_block(c)
+    instance, flight = c.instances[e, i], c.flights[e, q]
     flight.first_token = NEVER
     flight.end = NEVER
     flight.generated = 0
@@ -571,6 +604,8 @@ def enqueue(c: ClusterArrays, e: int, i: int, q: int, time: int, known_lost: boo
     flight.num_slots = 0
     flight.published = 0
     flight.instance = i
+    flight.prefiller = i
+    flight.received = 0
     flight.next = NONE
     flight.status = FINISHED
     flight.place = QUEUED
@@ -580,13 +615,30 @@ def enqueue(c: ClusterArrays, e: int, i: int, q: int, time: int, known_lost: boo
     if instance.phase == LOST:
         hang(c, e, i, q)
         return
-    most = flight.prompt_tokens + flight.output_tokens - 1
-    if (most + block_size - 1) // block_size > c.limits[settings_row(c, e), i].num_blocks:
+    last = i if flight.decoder == NONE else flight.decoder
+    if not (
+        _fits(c, e, i, flight.prompt_tokens)
+        and _fits(c, e, last, flight.prompt_tokens + flight.output_tokens - 1)
+    ):
         flight.status = REJECTED
         flight.hit_tokens = 0
         flight.end = time
         emit(c, e, q, END, time)
         return
+    join_queue(c, e, i, q, time)
+
+
+@kernel
+def _fits(c: ClusterArrays, e: int, i: int, tokens: int) -> bool:
+    """Whether so many tokens fit into the memory of instance i."""
+    block_size = tokens_per_block(c)
+    return (tokens + block_size - 1) // block_size <= c.limits[settings_row(c, e), i].num_blocks
+
+
+@kernel
+def join_queue(c: ClusterArrays, e: int, i: int, q: int, time: int) -> None:
+    """Flight q waits for admission to the batch of instance i."""
+    status, instance, flight = c.status[e, i], c.instances[e, i], c.flights[e, q]
     sum_integrals(c, e, i, time)
     was_blocked = status.waiting > 0
     if instance.waiting_tail == NONE:
@@ -639,6 +691,8 @@ def reset_cluster(c: ClusterArrays, e: int) -> None:
         instance.limbo_tail = NONE
         instance.epoch = 0
         instance.stamp = 0
+        instance.sends_until = 0
+        instance.receives_until = 0
         instance.factor = 1.0
         instance.next_factor = 1.0
         if c.cost.shape[0] > 1:  # an earlier episode may have left it slow
@@ -658,3 +712,5 @@ def reset_cluster(c: ClusterArrays, e: int) -> None:
     c.environments[e].free_flight = 0
     c.environments[e].in_flight = 0
     c.environments[e].num_events = 0
+    c.environments[e].num_transfers = 0
+    c.environments[e].next_transfer = NEVER

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from prefixgym.envs.clock import NEVER
+from prefixgym.envs.clock import NEVER, TICKS_PER_SECOND, to_ticks
 from prefixgym.envs.cluster.journal import JOURNAL, Journals
 from prefixgym.envs.cluster.spec import ClusterSpec
+from prefixgym.envs.heap import DUE
 from prefixgym.envs.jit import kernel
-from prefixgym.envs.memory import zeros_together
+from prefixgym.envs.memory import widened, zeros_together
 
 MAX_INSTANCES = 64
 """Holders of a block are the bits of one 64-bit word."""
@@ -29,8 +30,8 @@ IDLE, READY, MIXED_STEP, DECODE_LEAP = range(4)
 SERVING, DRAINING, DOWN, LOST = range(4)
 
 # Where a flight is: at the router; in an engine's queue or batch; sent to an instance that is lost;
-# failed, and to be sent again by its client.
-HELD, QUEUED, BATCHED, HANGING, AWAY = range(5)
+# failed, and to be sent again by its client; between the instances that prefill and decode it.
+HELD, QUEUED, BATCHED, HANGING, AWAY, MOVING = range(6)
 
 # How a flight ends.
 FINISHED, REJECTED, FAILED, CANCELLED = range(4)
@@ -78,6 +79,8 @@ INSTANCE = np.dtype(
         ("limbo_tail", np.int32),
         ("epoch", np.int32),  # how often it went down
         ("stamp", np.int64),  # of the event in progress, see JOURNAL
+        ("sends_until", np.int64),  # ticks up to which its port is taken by transfers from here
+        ("receives_until", np.int64),  # and by those to here
         ("factor", np.float64),  # on the durations of steps, as in `cost`
         ("next_factor", np.float64),  # the same from the next step on
         # totals since the episode's start
@@ -138,7 +141,10 @@ FLIGHT = np.dtype(
         ("num_slots", np.int32),
         ("published", np.int32),  # leading blocks already offered to the cache
         ("cacheable", np.int32),
-        ("instance", np.int32),
+        ("instance", np.int32),  # where it is
+        ("prefiller", np.int32),  # where it was sent first
+        ("decoder", np.int32),  # where it decodes, NONE if where it was prefilled
+        ("received", np.int32),  # 1 if its KV has come from elsewhere and nothing is to be computed
         ("row", np.int32),  # of the tape
         ("decision", np.int32),  # number within the episode of the decision that sent it here
         ("next", np.int32),  # in a waiting queue or in the list of unused records
@@ -158,14 +164,17 @@ ENVIRONMENT = np.dtype(
         ("in_flight", np.int32),
         ("num_events", np.int32),  # in `events`, to be taken by the caller
         ("free_entry", np.int32),  # first unused entry of `holders`
+        ("num_transfers", np.int32),  # under way
+        ("next_transfer", np.int64),  # ticks at which the first of them arrives, NEVER if none is
     ],
     align=True,
 )
 
-STARTED, FIRST_TOKEN, END = range(3)
+STARTED, FIRST_TOKEN, END, PREFILLED = range(4)
 
 EVENT = np.dtype([("time", np.int64), ("flight", np.int32), ("kind", np.int32)], align=True)
-"""What happens to a request: first admission to the batch, first token, end of the attempt."""
+"""What happens to a request: first admission to the batch, first token, end of the attempt; the end
+of its prefill, if it decodes elsewhere."""
 
 LIMITS = np.dtype(
     [
@@ -177,6 +186,15 @@ LIMITS = np.dtype(
     ],
     align=True,
 )
+
+LINK = np.dtype(
+    [
+        ("latency", np.int64),  # ticks
+        ("token", np.float64),  # ticks that the KV of a token takes
+    ],
+    align=True,
+)
+"""The port of an instance."""
 
 
 class ClusterArrays(NamedTuple):
@@ -198,6 +216,8 @@ class ClusterArrays(NamedTuple):
     flight_blocks: NDArray[np.int64]  # [E, Q, B]: block ids
     flight_slots: NDArray[np.int32]  # [E, Q, B]: slots in use
     events: NDArray[np.void]  # EVENT [E, 2 Q]
+    links: NDArray[np.void]  # LINK [N], or [0] where no instance has a role
+    transfers: NDArray[np.void]  # DUE [E, Q], a heap of `num_transfers`, or [E, 0]
 
 
 def _power_of_two(at_least: int) -> int:
@@ -273,9 +293,20 @@ def allocate(
         nominal=nominal,
         limits=np.tile(limits, (rows, 1)),
         journals=journals,
+        links=_links(spec),
+        transfers=np.zeros((num_envs, num_flights if spec.is_split else 0), DUE),
         **arrays,
         **_flight_arrays(num_envs, num_flights, blocks_per_flight),
     )
+
+
+def _links(spec: ClusterSpec) -> NDArray[np.void]:
+    links = np.zeros(len(spec.instances) if spec.is_split else 0, LINK)
+    links["latency"] = to_ticks(spec.link.latency)
+    for link, instance in zip(links, spec.instances, strict=False):
+        seconds = instance.profile.kv_bytes_per_token / spec.link.bandwidth
+        link["token"] = seconds * TICKS_PER_SECOND
+    return links
 
 
 def _block_index(num_envs: int, held_blocks: int) -> dict[str, tuple[tuple[int, ...], DTypeLike]]:
@@ -340,6 +371,8 @@ def grow_flights(arrays: ClusterArrays, num_flights: int, blocks_per_flight: int
         flights["next"][:, old_flights:-1] = np.arange(old_flights + 1, num_flights)
         flights["next"][:, -1] = arrays.environments["free_flight"]
         arrays.environments["free_flight"] = old_flights
+    if arrays.transfers.shape[1] > 0:
+        grown["transfers"] = widened(arrays.transfers, num_flights)
     replaced: dict[str, Any] = grown
     return arrays._replace(**replaced)
 

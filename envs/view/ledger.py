@@ -5,7 +5,7 @@ from prefixgym.envs.cluster.state import NONE
 from prefixgym.envs.jit import kernel
 from prefixgym.envs.view.arrays import ViewArrays
 from prefixgym.envs.view.experience import note_booked, note_wait
-from prefixgym.envs.view.view import FIRST_TOKEN
+from prefixgym.envs.view.view import FIRST_TOKEN, PREFILLED
 
 
 @kernel
@@ -56,10 +56,38 @@ def book(
 
 
 @kernel
-def note_first_token(v: ViewArrays, e: int, w: int, i: int, q: int, time: int) -> None:
-    """Flight q on instance i has answered: its prefill is over."""
+def book_decoding(v: ViewArrays, e: int, w: int, i: int) -> None:
+    """The current request, prefilled elsewhere, will be decoded on instance i."""
+    row = v.instances[w, i]
+    row.requests += 1
+    row.context_tokens += v.requests[e].prompt_tokens
+
+
+@kernel
+def unbook_decoding(v: ViewArrays, w: int, i: int, prompt_tokens: int) -> None:
+    """What was to be decoded on instance i has ended before."""
+    v.instances[w, i].requests -= 1
+    v.instances[w, i].context_tokens -= prompt_tokens
+
+
+@kernel
+def note_prefilled(
+    v: ViewArrays, e: int, w: int, i: int, q: int, prompt_tokens: int, time: int
+) -> None:
+    """Instance i has prefilled flight q, which decodes elsewhere: it is off its books."""
     _close(v, e, w, i, q)
     note_wait(v, w, i, v.bookings[e, q].expected, time - v.bookings[e, q].routed)
+    v.instances[w, i].requests -= 1
+    v.instances[w, i].context_tokens -= prompt_tokens
+    hear(v, w, i, q, PREFILLED, time)
+
+
+@kernel
+def note_first_token(v: ViewArrays, e: int, w: int, i: int, q: int, time: int) -> None:
+    """Flight q on instance i has answered: its prefill is over, there or elsewhere."""
+    if v.bookings[e, q].open:
+        _close(v, e, w, i, q)
+        note_wait(v, w, i, v.bookings[e, q].expected, time - v.bookings[e, q].routed)
     hear(v, w, i, q, FIRST_TOKEN, time)
 
 

@@ -66,11 +66,13 @@ INSTANCE_VIEW = np.dtype(
     align=True,
 )
 
-DISPATCHED, STARTED, FIRST_TOKEN, ENDED, FAILED, CANCELLED = range(6)
+DISPATCHED, STARTED, FIRST_TOKEN, ENDED, FAILED, CANCELLED, PREFILLED = range(7)
 """What a router hears of a request that it routed: it left the router (at once, unless it was
 held), the engine admitted it into its batch (telemetry, so known at the next poll, and never if it
 ended before), it has answered, it is over: by itself, because its instance is down, or because its
-client has gone. Of a failed one it hears again, as of a new request, if its client tries again."""
+client has gone. Of a failed one it hears again, as of a new request, if its client tries again.
+PREFILLED: what is to be decoded elsewhere has left this instance; all that follows comes from the
+other one."""
 
 EVENT_VIEW = np.dtype(
     [

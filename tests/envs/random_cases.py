@@ -1,7 +1,7 @@
 """Small random episodes that reach the engine's corners."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ from prefixgym.envs.clients import Clients
 from prefixgym.envs.clock import TICKS_PER_MS
 from prefixgym.envs.cluster.faults import Autoscaler, Fault
 from prefixgym.envs.cluster.profiles import Profile, constant_profile, profile
-from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
+from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec, Link, Role
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.view.knowledge import Knowledge
@@ -68,6 +68,7 @@ class Case:
     faults: tuple[Fault, ...] = ()
     autoscaler: Autoscaler | None = None
     clients: Clients = field(default_factory=Clients)
+    decoders: NDArray[np.int64] | None = None  # [tapes, most requests], NONE where prefilled
 
     def step(self, simulation: Simulation, first: int = 0) -> None:
         """The next decisions of tapes `first` and following, with their orders."""
@@ -77,7 +78,10 @@ class Case:
             view = simulation.view
             view.holds[:] = self.orders[range(first, last), k]
             view.holds["release"] += view.requests["time"][:, None]
-        simulation.step(self.actions[range(first, last), k])
+        actions = self.actions[range(first, last), k]
+        if self.decoders is not None:
+            actions = np.stack([actions, self.decoders[range(first, last), k]], 1)
+        simulation.step(actions)
 
     def simulation(
         self,
@@ -218,14 +222,16 @@ def cases(
     *,
     holding: bool = False,
     disturbed: bool = False,
+    split: bool = False,
 ) -> Case:
     """Sizes are drawn, and shrink; the details follow from a seed, so that cases differ widely.
 
     With `holding`, about half of them have routers that hold requests back. With `disturbed`, there
-    may be faults or an autoscaler, impatient clients, and several routers.
+    may be faults or an autoscaler, impatient clients, and several routers. With `split`, most are
+    decoded elsewhere than they were prefilled.
     """
     sizes = [draw(st.integers(1, most_requests)) for _ in range(num_tapes)]
-    num_instances = draw(st.integers(1, 4))
+    num_instances = draw(st.integers(2 if split else 1, 4))
     block_size = draw(st.sampled_from([4, 8, 16, 64]))
     most_blocks = draw(st.integers(2, 8))
     whole_ms = draw(st.booleans())
@@ -255,6 +261,13 @@ def cases(
     spread = int(rng.integers(1, num_instances + 2))
     # Every attempt is a decision.
     actions = rng.integers(0, spread, (num_tapes, max(sizes) * (1 + clients.retries)))
+    decoders, link = None, Link()
+    if split:
+        decoders = rng.integers(-1, num_instances, actions.shape)
+        roles: list[Role] = ["prefill", *["mixed"] * (num_instances - 1)]
+        specs = tuple(replace(spec, role=role) for spec, role in zip(specs, roles, strict=True))
+        bandwidth = 131_072 / float(rng.choice([1e-6, 1e-5, 1e-3, 1e-3 / block_size]))
+        link = Link(bandwidth, float(rng.choice([0.0, 0.0, 0.002])))
     orders = None
     if holding and draw(st.booleans()):
         orders = np.zeros((*actions.shape, num_instances), HOLD)
@@ -262,7 +275,7 @@ def cases(
         orders["size"] = rng.choice([0, 0, 1, 3], orders.shape)
         orders["most_batches"] = rng.choice([0, 0, 1, 2], orders.shape)
     return Case(
-        ClusterSpec(specs, block_size, frontend_latency=float(rng.choice([0.0, 0.01]))),
+        ClusterSpec(specs, block_size, float(rng.choice([0.0, 0.01])), link),
         random_knowledge(fate, report, poll, disturbed=disturbed),
         tapes,
         actions,
@@ -270,4 +283,5 @@ def cases(
         faults,
         autoscaler,
         clients,
+        decoders,
     )

@@ -26,7 +26,8 @@ def outcomes_of(
         outcome["prompt_tokens"] = request.prompt_tokens
         outcome["output_tokens"] = request.output_tokens
         outcome["hit_tokens"] = request.hit_tokens or 0
-        outcome["instance"] = request.instance
+        outcome["instance"] = request.prefiller
+        outcome["decoder"] = request.prefiller if request.decoder is None else request.decoder
         outcome["session"] = row["session"]
         outcome["slo_class"] = row["slo_class"]
         outcome["row"] = request.row

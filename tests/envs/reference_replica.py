@@ -10,9 +10,23 @@ from reference_engine import Event, ReferenceEngine, Request
 
 from prefixgym.envs.clock import TICKS_PER_SECOND
 from prefixgym.envs.view.experience import MEMORY
-from prefixgym.envs.view.view import CANCELLED, ENDED, FAILED, FIRST_TOKEN, HOLD, STARTED
+from prefixgym.envs.view.view import (
+    CANCELLED,
+    ENDED,
+    FAILED,
+    FIRST_TOKEN,
+    HOLD,
+    PREFILLED,
+    STARTED,
+)
 
-HEARD = {"first token": FIRST_TOKEN, "end": ENDED, "failed": FAILED, "cancelled": CANCELLED}
+HEARD = {
+    "prefilled": PREFILLED,
+    "first token": FIRST_TOKEN,
+    "end": ENDED,
+    "failed": FAILED,
+    "cancelled": CANCELLED,
+}
 
 
 class Telemetry(NamedTuple):
@@ -45,12 +59,14 @@ class Booking:
     """A request in a router's ledger."""
 
     instance: int
+    decoder: int | None  # if another one
     prompt_tokens: int
     new_tokens: int
     ticks: int
     routed: int  # tick
     expected: int  # ticks booked at the instance then, its own included
-    answered: bool = False
+    answered: bool = False  # it has its first token, or has left for its decoder
+    moved: bool = False
     batch: int | None = None  # number of the batch it left with, if those are counted
     started: bool = False  # in a batch of the engine, and no poll has told so yet
 
@@ -131,9 +147,12 @@ class ReferenceReplica:
     def hear_response(self, now: int, event: Event) -> None:
         request, booking = event.request, self.bookings[event.request.row]
         self.hear(now, request, HEARD[event.kind])
-        heard = self.experience[booking.instance]
-        if event.kind == "first token":
+        heard = self.experience[request.instance]
+        if event.kind == "first token" and booking.moved:
+            return
+        if event.kind in ("first token", "prefilled"):
             booking.answered = True
+            booking.moved = event.kind == "prefilled"
             heard.recent_booked_seconds += booking.expected / TICKS_PER_SECOND
             heard.recent_wait_seconds += (now - booking.routed) / TICKS_PER_SECOND
             return
@@ -152,8 +171,9 @@ class ReferenceReplica:
         """It sends a request to instance i."""
         expected = self.ledger(i).backlog + ticks
         new_tokens = request.prompt_tokens - hit
+        decoder = None if request.decoder == i else request.decoder
         self.bookings[request.row] = Booking(
-            i, request.prompt_tokens, new_tokens, ticks, request.routed, expected
+            i, decoder, request.prompt_tokens, new_tokens, ticks, request.routed, expected
         )
         self.experience[i].recent_prefill_seconds += ticks / TICKS_PER_SECOND
 
@@ -176,8 +196,12 @@ class ReferenceReplica:
     # --- what it knows by itself ---
 
     def ledger(self, i: int) -> Ledger:
-        mine = [booking for booking in self.bookings.values() if booking.instance == i]
-        unanswered = [booking for booking in mine if not booking.answered]
+        mine = [
+            booking
+            for booking in self.bookings.values()
+            if (booking.instance == i and not booking.moved) or booking.decoder == i
+        ]
+        unanswered = [booking for booking in mine if booking.instance == i and not booking.answered]
         return Ledger(
             requests=len(mine),
             prefill_requests=len(unanswered),

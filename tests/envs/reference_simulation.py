@@ -1,7 +1,7 @@
 """A whole episode in plain Python: clusters of `ReferenceEngine`, their routers and their clients.
 
 At one instant steps end first, then timers run (what happens to instances, health checks, clients
-who give up), then instances report, then what routers hold back leaves, then requests arrive
+who give up), then KV arrives that was moved, then instances report, then what routers hold back leaves, then requests arrive
 (retries and follow-ups before roots, by row), then steps start; instances in order of their index.
 A rejected request ends when it comes to its instance, if it is too large for that, or at its
 arrival, if the router turns it away.
@@ -24,7 +24,7 @@ from prefixgym.envs.clients import Clients
 from prefixgym.envs.clock import TICKS_PER_SECOND, to_seconds, to_ticks
 from prefixgym.envs.cluster.faults import Autoscaler, Fault
 from prefixgym.envs.cluster.spec import ClusterSpec
-from prefixgym.envs.cluster.state import CANCELLED, FAILED, FINISHED, REJECTED
+from prefixgym.envs.cluster.state import CANCELLED, FAILED, FINISHED, NONE, REJECTED
 from prefixgym.envs.cluster.step_time import step_ticks
 from prefixgym.envs.rng import stream_key, uniform
 from prefixgym.envs.simulation import INSTANCE_TOTALS
@@ -60,6 +60,7 @@ class ReferenceSimulation:
     slos: Sequence[Slo]
     knowledge: Knowledge
     actions: Sequence[int]
+    decoders: Sequence[int] | None  # NONE where it was prefilled
     orders: NDArray[np.void] | None  # as in `Case`, of this tape
     faults: Sequence[Fault] = ()
     autoscaler: Autoscaler | None = None
@@ -102,6 +103,9 @@ class ReferenceSimulation:
         self.shares = np.cumsum(shares / shares.sum()).tolist()
         self.sync = int(to_ticks(replicas.load_sync))
         self.next_sync = self.sync
+        self.transfers: list[tuple[int, int, Request]] = []  # (arrival, row, request)
+        self.sends_until = [0] * len(self.engines)
+        self.receives_until = [0] * len(self.engines)
         self.running_ticks = [0] * len(self.engines)
         self.waiting_ticks = [0] * len(self.engines)
         self.refusals: list[Event] = []  # of what has come to instances; heard of next
@@ -119,6 +123,7 @@ class ReferenceSimulation:
         departure = self._first_departure()
         times = [time for time, _, _ in self.arrivals] + ends
         times += [] if departure is None else [max(departure, self.now)]
+        times += [arrival for arrival, _, _ in self.transfers]
         hanging = any(instance.limbo for instance in self.instances)
         is_over = not times and not hanging  # what would be held back for ever leaves now
         if not is_over:
@@ -133,6 +138,7 @@ class ReferenceSimulation:
                 self._notice(engine.end_step(now))
                 self.lives.check_drained(i)
         self.timers.run(now)
+        self._receive()
         self._publish()
         self._depart(is_over)
         while self.arrivals and min(self.arrivals)[0] == now:
@@ -142,8 +148,11 @@ class ReferenceSimulation:
             self._depart()
         for engine in self.engines:
             if engine.step_end is None:
-                for request, _ in engine.start_step(now):
-                    self.replicas[request.replica].hear_start(now, request)
+                for event in engine.start_step(now):
+                    if event.kind == "started":
+                        self.replicas[event.request.replica].hear_start(now, event.request)
+                    else:
+                        self._notice([event])
 
     def _turns(self) -> list[int]:
         """When each instance and each exchange of ledgers has its next turn."""
@@ -175,6 +184,8 @@ class ReferenceSimulation:
                 self.end_cancelled(request)
             else:
                 self.replicas[request.replica].hear_response(self.now, Event(request, kind))
+                if kind == "prefilled":
+                    self._send_kv(request)
                 if kind == "end":
                     self._end(request, REJECTED if request.rejected else FINISHED)
 
@@ -195,6 +206,38 @@ class ReferenceSimulation:
         if self.waits_for[row] == 0:
             think = int(self.tape.requests["arrival"][row])
             self.arrivals.append((self.now + think, 0, row))
+
+    # --- from where they are prefilled to where they are decoded ---
+
+    def _send_kv(self, request: Request) -> None:
+        sender, receiver, size = request.instance, request.decoder, self.cluster.block_size
+        assert receiver is not None
+        whole = request.keys[: request.prompt_tokens // size]
+        held = len(self.engines[receiver].pool.longest_prefix(whole))
+        start = max(self.now, self.sends_until[sender], self.receives_until[receiver])
+        spec, link = self.cluster.instances[sender].profile, self.cluster.link
+        seconds = spec.kv_bytes_per_token / link.bandwidth
+        tokens = request.prompt_tokens - held * size
+        end = start + round(tokens * (seconds * TICKS_PER_SECOND))
+        self.sends_until[sender] = self.receives_until[receiver] = end
+        arrival = end + int(to_ticks(link.latency))
+        self.transfers.append((arrival, request.row, request))
+        self.corners.add("moved")
+        if start > self.now:
+            self.corners.add("waited for a port")
+        if held:
+            self.corners.add("moved in part")
+
+    def _receive(self) -> None:
+        """Transfers that arrive now."""
+        for transfer in sorted(self.transfers, key=lambda transfer: transfer[:2]):
+            if transfer[0] == self.now:
+                self.transfers.remove(transfer)
+                request = transfer[2]
+                assert request.decoder is not None
+                self.engines[request.instance].release(request)
+                request.instance = request.decoder
+                self.engines[request.instance].receive(request)
 
     # --- attempts without an answer, and clients who do not wait for one ---
 
@@ -253,7 +296,8 @@ class ReferenceSimulation:
             instance.limbo.append(request)
             self.corners.add("sent into limbo")
         else:
-            self.refusals += instance.engine.enqueue(request, self.now)
+            last = request.instance if request.decoder is None else request.decoder
+            self.refusals += instance.engine.enqueue(request, self.engines[last], self.now)
 
     # --- decisions ---
 
@@ -292,6 +336,9 @@ class ReferenceSimulation:
             return
         hit = int(decision.instances["hit_tokens"][action])
         ticks = self._prefill_known(action, hit, prompt)
+        decoder = NONE if self.decoders is None else int(self.decoders[len(self.decisions) - 1])
+        flight.decoder = None if decoder == NONE else decoder
+        flight.prefiller = action
         replica.book(action, flight, hit, ticks)
         flight.instance, flight.expected = action, prompt - hit
         replica.held[action].append(flight)
@@ -398,6 +445,7 @@ def play_reference(case: Case, tape: int = 0) -> ReferenceSimulation:
         SLOS,
         case.knowledge,
         case.actions[tape].tolist(),
+        None if case.decoders is None else case.decoders[tape].tolist(),
         None if case.orders is None else case.orders[tape],
         case.faults,
         case.autoscaler,

@@ -18,10 +18,12 @@ def check_cluster(c: ClusterArrays, e: int, held: Sequence[int] = ()) -> None:
 
     `held` are the flights that have not come to their instances yet.
     """
-    queued = list(held)
+    moving = c.transfers[e]["index"][: c.environments[e]["num_transfers"]].tolist()
+    queued = [*held, *moving]
     for i in range(c.status.shape[1]):
-        queued += _check_requests(c, e, i)
-        _check_blocks(c, e, i)
+        leaving = [q for q in moving if c.flights[e, q]["instance"] == i]
+        queued += _check_requests(c, e, i, may_wait=bool(leaving))
+        _check_blocks(c, e, i, leaving)
     check_index(c, e)
     assert len(set(queued)) == len(queued), "a request is in two places"
     environment = c.environments[e]
@@ -46,8 +48,11 @@ def running_flights(c: ClusterArrays, e: int, i: int) -> list[int]:
     return flights
 
 
-def _check_requests(c: ClusterArrays, e: int, i: int) -> list[int]:
-    """Check queue and batch of instance i; its flights."""
+def _check_requests(c: ClusterArrays, e: int, i: int, may_wait: bool) -> list[int]:
+    """Check queue and batch of instance i; its flights.
+
+    They may wait without a step if blocks are kept for transfers.
+    """
     status, instance = c.status[e, i], c.instances[e, i]
     waiting = _chain(int(instance["waiting_head"]), c.flights[e]["next"])
     assert status["waiting"] == len(waiting)
@@ -59,17 +64,17 @@ def _check_requests(c: ClusterArrays, e: int, i: int) -> list[int]:
     assert not c.flights[e]["num_slots"][waiting].any(), "a waiting request has blocks"
     if status["due"] == NEVER_DUE:
         assert not running
-        assert not waiting
+        assert not waiting or may_wait
     return running + waiting
 
 
-def _check_blocks(c: ClusterArrays, e: int, i: int) -> None:
-    """Check memory and cache of instance i."""
+def _check_blocks(c: ClusterArrays, e: int, i: int, leaving: Sequence[int]) -> None:
+    """Check memory and cache of instance i; flights that leave it still have their blocks there."""
     status, instance = c.status[e, i], c.instances[e, i]
     capacity = int(c.limits[settings_row(c, e), i]["num_blocks"])
     slots, table = c.slots[e, i], c.slot_table[e, i]
     users: Counter[int] = Counter()
-    for q in running_flights(c, e, i):
+    for q in [*running_flights(c, e, i), *leaving]:
         mine = c.flight_slots[e, q, : c.flights[e, q]["num_slots"]].tolist()
         assert len(set(mine)) == len(mine)
         users.update(mine)

@@ -94,7 +94,10 @@ class Request:
     rejected: bool = False
     is_abandoned: bool = False  # its client has gone: the step in progress is its last
 
-    instance: int = -1  # where it was routed
+    instance: int = -1  # where it is
+    prefiller: int = -1  # where it was routed first
+    decoder: int | None = None  # where it decodes, if elsewhere
+    received: bool = False  # its KV has come from elsewhere, nothing is to be computed
     replica: int = 0  # the router that routed it
     routed: int = 0
     attempts: int = 1  # up to this one
@@ -109,7 +112,7 @@ class Event(NamedTuple):
     """What a client sees of a request."""
 
     request: Request
-    kind: str  # "started", "first token", "end", "cancelled" or "failed"
+    kind: str  # "started", "prefilled", "first token", "end", "cancelled" or "failed"
 
 
 class ReferenceEngine:
@@ -144,15 +147,26 @@ class ReferenceEngine:
         self.throughput = 0.0  # output tokens per tick
         self.rated: int | None = None  # decoding requests in the steps that it is of
 
-    def enqueue(self, request: Request, now: int) -> list[Event]:
+    def enqueue(self, request: Request, decoder: "ReferenceEngine", now: int) -> list[Event]:
         # The last token comes out without its KV being computed.
-        if self._blocks_for(request.prompt_tokens + request.output_tokens - 1) > self.num_blocks:
+        most = request.prompt_tokens + request.output_tokens - 1
+        if not (self._fits(request.prompt_tokens) and decoder._fits(most)):
             request.rejected = True
             request.hit_tokens = 0
             request.end = now
             return [Event(request, "end")]
         self.waiting.append(request)
         return []
+
+    def receive(self, request: Request) -> None:
+        """Its KV has come from the instance that prefilled it."""
+        request.received = True
+        request.computed = 0
+        request.expected = 0
+        self.waiting.append(request)
+
+    def _fits(self, tokens: int) -> bool:
+        return self._blocks_for(tokens) <= self.num_blocks
 
     def start_step(self, now: int) -> list[Event]:
         """Compose the step that starts now; none if there is nothing to do."""
@@ -177,7 +191,12 @@ class ReferenceEngine:
         ):
             request = self.waiting[0]
             is_new = request.hit_tokens is None
-            if not self._admit(request, budget):
+            if request.received:
+                if not self._go_on(request):
+                    break
+                request.first_token = now
+                events.append(Event(request, "first token"))
+            elif not self._admit(request, budget):
                 break
             if is_new:
                 events.append(Event(request, "started"))
@@ -212,6 +231,13 @@ class ReferenceEngine:
                 continue
             request.prefilling = False
             request.generated += 1
+            if (
+                request.decoder not in (None, request.instance)
+                and request.generated < request.output_tokens
+            ):
+                self.running.remove(request)  # it keeps its blocks here
+                events.append(Event(request, "prefilled"))
+                continue
             if request.first_token is None:
                 request.first_token = now
                 events.append(Event(request, "first token"))
@@ -219,7 +245,7 @@ class ReferenceEngine:
                 request.end = now
                 self.running.remove(request)
                 self._publish(request, request.computed)
-                self._release(request)
+                self.release(request)
                 events.append(Event(request, "end"))
         return events + self._drop_abandoned(now)
 
@@ -231,7 +257,7 @@ class ReferenceEngine:
             if request in self.running:
                 self.running.remove(request)
                 self._publish(request, request.computed)
-                self._release(request)
+                self.release(request)
             else:
                 self.waiting.remove(request)
         return [Event(request, "cancelled") for request in gone]
@@ -257,7 +283,7 @@ class ReferenceEngine:
             self.pool.publish(request.blocks[j], request.keys[j])
         request.published = max(request.published, last)
 
-    def _release(self, request: Request) -> None:
+    def release(self, request: Request) -> None:
         self.pool.release(request.blocks)
         request.blocks = []
         request.published = 0
@@ -276,8 +302,9 @@ class ReferenceEngine:
     def _preempt(self, request: Request) -> None:
         self.running.remove(request)
         self._publish(request, request.computed)
-        self._release(request)
+        self.release(request)
         request.computed = 0
+        request.received = False
         request.prefilling = True
         request.expected = request.num_tokens
         self.waiting.appendleft(request)
@@ -306,6 +333,24 @@ class ReferenceEngine:
             request.hit_tokens = computed
         allocated = self._allocate(request, tokens)
         assert allocated
+        return True
+
+    def _go_on(self, request: Request) -> bool:
+        """Admit a request that was prefilled elsewhere, before those that prefill."""
+        hits = self.pool.longest_prefix(request.keys[: request.prompt_tokens // self.block_size])
+        needed = self._blocks_for(request.num_tokens) - len(hits)
+        if needed > len([block for block in self.pool.unused if block not in hits]):
+            return False
+        self.waiting.popleft()
+        place = sum(not other.prefilling for other in self.running)
+        self.running.insert(place, request)
+        for block in hits:
+            self.pool.use(block)
+        request.blocks = hits + [self.pool.take() for _ in range(needed)]
+        request.published = len(hits)
+        request.computed = request.prompt_tokens
+        self._publish(request, request.computed)
+        request.scheduled = 1
         return True
 
     def _duration(self) -> int:
