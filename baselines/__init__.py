@@ -15,6 +15,7 @@ from prefixgym.baselines import (
     probabilistic,
     references,
     sglang,
+    split,
     vllm,
 )
 
@@ -28,5 +29,6 @@ __all__ = [
     "probabilistic",
     "references",
     "sglang",
+    "split",
     "vllm",
 ]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from prefixgym.baselines.references.reference import Reference
 from prefixgym.baselines.replicated import side_by_side
 from prefixgym.baselines.router import Router, make_router
+from prefixgym.baselines.split.halves import in_halves
 from prefixgym.envs.cluster.spec import ClusterSpec
 from prefixgym.envs.scenarios.schema import Scenario
 from prefixgym.envs.simulation import Simulation
@@ -137,9 +138,11 @@ def begin(
 
     Returns who decides: `router`, or several of it where the scenario has several.
     """
+    if isinstance(router, Reference) and cluster.is_split:
+        raise ValueError(f"router: found {router.name!r}, which knows no roles of instances")
     simulation.reset(seeds)
     if isinstance(router, Reference):
         router.watch(simulation)
-    decider = side_by_side(router, simulation.knowledge.replicas)
+    decider = side_by_side(in_halves(router, cluster), simulation.knowledge.replicas)
     decider.reset(cluster, seeds)
     return decider

@@ -49,6 +49,12 @@ class InstanceSpec:
     max_sequences: int = 256
     role: Role = "mixed"
 
+    def num_blocks(self, block_size: int) -> int:
+        """Blocks of KV cache, of so many tokens each."""
+        if self.kv_blocks is not None:
+            return self.kv_blocks
+        return self.profile.kv_capacity_tokens // block_size
+
 
 @dataclass(frozen=True)
 class ClusterSpec:
@@ -108,7 +114,4 @@ class ClusterSpec:
 
     def kv_blocks(self, instance: int) -> int:
         """Blocks of KV cache on `instance`."""
-        spec = self.instances[instance]
-        if spec.kv_blocks is not None:
-            return spec.kv_blocks
-        return spec.profile.kv_capacity_tokens // self.block_size
+        return self.instances[instance].num_blocks(self.block_size)

@@ -124,7 +124,7 @@ class Conditioner:
         self._at_least = count if at_least is None else at_least
         variants = _variants(randomisation, cluster)  # [N][profiles, or 1]
         self._blocks = np.array(
-            [[replace(cluster, instances=(v,)).kv_blocks(0) for v in row] for row in variants]
+            [[v.num_blocks(cluster.block_size) for v in row] for row in variants]
         )
         self._cost = np.array([[v.profile.step_cost() for v in row] for row in variants])
         self._block_size = cluster.block_size

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from prefixgym.envs.clients import Clients
 from prefixgym.envs.cluster.faults import Autoscaler, Fault, check_faults
 from prefixgym.envs.cluster.profiles import profile
-from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec
+from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec, Link, Role
 from prefixgym.envs.scenarios.knee import KneeSection
 from prefixgym.envs.scenarios.objectives import (
     ONE,
@@ -59,6 +59,7 @@ class InstanceGroup(_Section):
         max_batched_tokens: tokens an engine step may compute.
         max_sequences: requests that may run at once.
         host: whose host overhead the steps have; by default the profile's.
+        role: what they are for: both halves of requests, their prefill or their decoding.
     """
 
     profile: str
@@ -67,11 +68,24 @@ class InstanceGroup(_Section):
     max_batched_tokens: int = Field(default=8192, ge=1)
     max_sequences: int = Field(default=256, ge=1)
     host: str | None = None
+    role: Role = "mixed"
 
     @model_validator(mode="after")
     def _profile_exists(self) -> "InstanceGroup":
         profile(self.profile, self.host)
         return self
+
+
+class LinkSection(_Section):
+    """What KV goes over where instances have roles, see `cluster/transfers.py`.
+
+    Attributes:
+        bandwidth: bytes/s that an instance sends or receives.
+        latency: s.
+    """
+
+    bandwidth: float = Field(default=50e9, gt=0)
+    latency: float = Field(default=0.0, ge=0)
 
 
 class ClusterSection(_Section):
@@ -81,11 +95,13 @@ class ClusterSection(_Section):
         block_size: tokens in a KV block.
         frontend_latency: s that a request spends outside the engine, part of its TTFT.
         instances: groups, in the order in which routers number the instances.
+        link: between instances that prefill and instances that decode.
     """
 
     block_size: int = Field(ge=1)
     frontend_latency: float = Field(default=0.010, ge=0)
     instances: tuple[InstanceGroup, ...] = Field(min_length=1)
+    link: LinkSection = LinkSection()
 
     def build(self) -> ClusterSpec:
         """The cluster; ValueError if the numbers do not fit."""
@@ -96,12 +112,14 @@ class ClusterSection(_Section):
                     kv_blocks=group.kv_blocks,
                     max_batched_tokens=group.max_batched_tokens,
                     max_sequences=group.max_sequences,
+                    role=group.role,
                 )
                 for group in self.instances
                 for _ in range(group.count)
             ),
             block_size=self.block_size,
             frontend_latency=self.frontend_latency,
+            link=Link(self.link.bandwidth, self.link.latency),
         )
 
 

@@ -1,10 +1,10 @@
 """A whole episode in plain Python: clusters of `ReferenceEngine`, their routers and their clients.
 
 At one instant steps end first, then timers run (what happens to instances, health checks, clients
-who give up), then KV arrives that was moved, then instances report, then what routers hold back leaves, then requests arrive
-(retries and follow-ups before roots, by row), then steps start; instances in order of their index.
-A rejected request ends when it comes to its instance, if it is too large for that, or at its
-arrival, if the router turns it away.
+who give up), then KV arrives that was moved, then instances report, then what routers hold back
+leaves, then requests arrive (retries and follow-ups before roots, by row), then steps start;
+instances in order of their index. A rejected request ends when it comes to its instance, if it is
+too large for that, or at its arrival, if the router turns it away.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Requests that are prefilled here and decoded there: equal to a plain simulation to the last bit."""
+"""Prefilled here, decoded there: equal to a plain simulation to the last bit."""
 
 from collections.abc import Callable
 from dataclasses import replace
