@@ -147,6 +147,55 @@ def observation_space(num_instances: int) -> gym.spaces.Dict:
     )
 
 
+PREFILL_COLUMNS = (
+    "available",
+    "hit",
+    "prefill",
+    "backlog",
+    "ttft",
+    "prefill_requests",
+    "waiting",
+    "running",
+    "kv_usage",
+    "queue",
+    "prefilling",
+    "slowness",
+    "prefill_speed",
+)
+"""Instance columns that tell how soon an instance would prefill the request."""
+
+DECODE_COLUMNS = (
+    "available",
+    "hit",
+    "requests",
+    "context",
+    "waiting",
+    "running",
+    "kv_usage",
+    "decoding",
+    "step",
+    "pace",
+    "tpot",
+    "decode_speed",
+)
+"""Those that tell how fast it would decode it, and whether there is room for its KV."""
+
+
+def halves_space(num_prefill: int, num_decode: int) -> gym.spaces.Dict:
+    """`request`: float32 [R]; `prefill`: [P·F_p]; `decode`: [D·F_d]; all in [0, 1].
+
+    Where instances have roles: a table of those that may prefill, and one of those that may decode.
+    """
+    sizes = {
+        "request": len(REQUEST_FIELDS),
+        "prefill": num_prefill * len(PREFILL_COLUMNS),
+        "decode": num_decode * len(DECODE_COLUMNS),
+    }
+    return gym.spaces.Dict(
+        {name: gym.spaces.Box(0.0, 1.0, (size,), np.float32) for name, size in sizes.items()}
+    )
+
+
 @kernel
 def _write_constants(
     cost: NDArray[np.void], capacity: NDArray[np.int64], out: NDArray[np.float64]

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefixgym.envs.episodes import Episodes, Observation
-from prefixgym.envs.observation import observation_space
 from prefixgym.envs.rendering.renderer import RENDER_FPS, RENDER_MODES, Rendering, check_render_mode
 from prefixgym.envs.reward import RewardChoice
 from prefixgym.envs.scenarios.randomisation import Randomisation
 from prefixgym.envs.scenarios.schema import Scenario
+from prefixgym.envs.surface import OnePool, Surface
 
 Info = dict[str, Any]
 
@@ -134,9 +134,14 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
             randomise=randomise,
             render_mode=render_mode,
         )
-        self.observation_space = observation_space(self.episodes.num_instances)
-        self.action_space = gym.spaces.Discrete(self.episodes.num_actions)
+        self.surface = self._surface(self.episodes)
+        self.observation_space = self.surface.observation_space
+        self.action_space = self.surface.action_space
         self.render_mode = render_mode
+
+    @staticmethod
+    def _surface(episodes: Episodes) -> Surface:
+        return OnePool(episodes)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -152,17 +157,11 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, Info]:
         """Send the current request to instance `action`, or turn it away (action N)."""
-        if not 0 <= action < self.action_space.n:
-            raise ValueError(f"action: found {action!r}, allowed: 0 to {self.action_space.n - 1}")
         if self.episodes.simulation.is_over(0):
             raise gym.error.ResetNeeded("the episode has ended (or none was started): call reset")
         actions = np.array([action], np.int64)
-        if len(self.episodes.unavailable(actions)) > 0:
-            raise ValueError(
-                f"action: found {action}, an instance that is not available; "
-                "info['action_mask'] tells which are"
-            )
-        observation, rewards, told = self.episodes.step(actions)
+        self.surface.check(actions)
+        observation, rewards, told = self.episodes.step(self.surface.routed(actions))
         terminated = self.episodes.simulation.is_over(0)
         self._show()
         info = self._info() | {key: values[0] for key, values in told.items()}
@@ -170,7 +169,8 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
 
     def action_masks(self) -> NDArray[np.int8]:
         """1 for each action that may be chosen, int8 [actions]."""
-        return self.episodes.action_masks[0]
+        masks: NDArray[np.int8] = self.surface.masks[0]
+        return masks
 
     def render(self) -> Rendering:
         """The current decision, as `render_mode` says; None with `human`.
@@ -193,7 +193,7 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
             self.render()
 
     def _first(self, observation: Observation) -> Observation:
-        return {name: values[0] for name, values in observation.items()}
+        return {name: values[0] for name, values in self.surface.observed(observation).items()}
 
     def _info(self) -> Info:
         time = float(self.episodes.simulation.view.requests["time"][0])

@@ -11,7 +11,6 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from prefixgym.envs.episodes import Episodes, Flags, Observation
-from prefixgym.envs.observation import observation_space
 from prefixgym.envs.rendering.renderer import (
     RENDER_FPS,
     VECTOR_RENDER_MODES,
@@ -21,6 +20,7 @@ from prefixgym.envs.rendering.renderer import (
 from prefixgym.envs.reward import Attribution, RewardChoice
 from prefixgym.envs.scenarios.randomisation import Randomisation
 from prefixgym.envs.scenarios.schema import Scenario
+from prefixgym.envs.surface import OnePool, Surface
 
 Info = dict[str, Any]
 
@@ -93,8 +93,9 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
             "render_fps": RENDER_FPS,
             "autoreset_mode": self.autoreset_mode,
         }
-        self.single_observation_space = observation_space(self.episodes.num_instances)
-        self.single_action_space = gym.spaces.Discrete(self.episodes.num_actions)
+        self.surface = self._surface(self.episodes)
+        self.single_observation_space = self.surface.observation_space
+        self.single_action_space = self.surface.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._generators: list[np.random.Generator] = [
@@ -102,6 +103,10 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
         ]
         self._done = np.zeros(num_envs, np.bool_)
         self._started = False
+
+    @staticmethod
+    def _surface(episodes: Episodes) -> Surface:
+        return OnePool(episodes)
 
     def reset(
         self,
@@ -126,10 +131,13 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
             for i in np.flatnonzero(chosen).tolist():
                 if seeds[i] is not None:
                     self._generators[i] = gym.utils.seeding.np_random(seeds[i])[0]
-        observation = self.episodes.reset(self._generators, chosen)
+        observation = self._restart(chosen)
         self._done[chosen] = False
         self._started = True
         return observation, self._info() | self._conditions(chosen)
+
+    def _restart(self, chosen: Flags) -> Observation:
+        return self.surface.observed(self.episodes.reset(self._generators, chosen))
 
     def step(
         self, actions: NDArray[np.int64]
@@ -138,25 +146,19 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
         if not self._started:
             raise gym.error.ResetNeeded("call reset before the first step")
         actions = np.ascontiguousarray(actions, np.int64)
-        if actions.shape != (self.num_envs,):
-            raise ValueError(f"actions: found shape {actions.shape}, expected ({self.num_envs},)")
-        if actions.min() < 0 or actions.max() >= self.episodes.num_actions:
+        if actions.shape != self.action_space.shape:
             raise ValueError(
-                f"actions: found {actions.min()} to {actions.max()}, "
-                f"allowed: 0 to {self.episodes.num_actions - 1}"
+                f"actions: found shape {actions.shape}, expected {self.action_space.shape}"
             )
-        if len(envs := self.episodes.unavailable(actions)) > 0:
-            raise ValueError(
-                f"actions: found {actions[envs[0]]} for sub-environment {envs[0]}, an instance "
-                "that is not available; info['action_mask'] tells which are"
-            )
+        self.surface.check(actions)
         ended_before = self._done
         if self.autoreset_mode is AutoresetMode.DISABLED and ended_before.any():
             raise gym.error.ResetNeeded(
                 f"sub-environments {np.flatnonzero(ended_before).tolist()} have ended: reset them "
                 'with options={"reset_mask": ...}'
             )
-        observation, rewards, told = self.episodes.step(actions)
+        seen, rewards, told = self.episodes.step(self.surface.routed(actions))
+        observation = self.surface.observed(seen)
         terminations = self.episodes.simulation.done
         truncations = np.zeros(self.num_envs, np.bool_)
         others: Info = {}
@@ -164,14 +166,14 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
         if self.autoreset_mode is AutoresetMode.NEXT_STEP and ended_before.any():
             # Their action was ignored: they were done and did not move.
             reset = ended_before
-            observation = self.episodes.reset(self._generators, reset)
+            observation = self._restart(reset)
             rewards[reset] = 0.0
             terminations = terminations & ~reset
             others = self._conditions(reset)
         elif self.autoreset_mode is AutoresetMode.SAME_STEP and terminations.any():
             reset = terminations
             others = self._final_info(observation, told, reset)
-            observation = self.episodes.reset(self._generators, reset)
+            observation = self._restart(reset)
             others |= self._conditions(reset)
         self._done = terminations & ~reset
         info = self._info() | _masked(told, ~reset) | others
@@ -179,7 +181,7 @@ class PrefixRoutingVectorEnv(gym.vector.VectorEnv[Observation, NDArray[np.int64]
 
     def action_masks(self) -> NDArray[np.int8]:
         """1 for each action that may be chosen, int8 [E, actions]."""
-        return self.episodes.action_masks
+        return self.surface.masks
 
     @property
     def attribution(self) -> Attribution | None:

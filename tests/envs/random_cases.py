@@ -12,7 +12,7 @@ from prefixgym.envs.clients import Clients
 from prefixgym.envs.clock import TICKS_PER_MS
 from prefixgym.envs.cluster.faults import Autoscaler, Fault
 from prefixgym.envs.cluster.profiles import Profile, constant_profile, profile
-from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec, Link, Role
+from prefixgym.envs.cluster.spec import ClusterSpec, InstanceSpec, Link
 from prefixgym.envs.simulation import Simulation
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.view.knowledge import Knowledge
@@ -264,8 +264,7 @@ def cases(
     decoders, link = None, Link()
     if split:
         decoders = rng.integers(-1, num_instances, actions.shape)
-        roles: list[Role] = ["prefill", *["mixed"] * (num_instances - 1)]
-        specs = tuple(replace(spec, role=role) for spec, role in zip(specs, roles, strict=True))
+        specs = (replace(specs[0], role="prefill"), *specs[1:])
         bandwidth = 131_072 / float(rng.choice([1e-6, 1e-5, 1e-3, 1e-3 / block_size]))
         link = Link(bandwidth, float(rng.choice([0.0, 0.0, 0.002])))
     orders = None

@@ -15,6 +15,7 @@ from comparison import (
 )
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from random_cases import SLOS, Case, RequestDraw, Tapes, build_tape, cases
 from reference_simulation import ReferenceSimulation, play_reference
 
@@ -36,15 +37,15 @@ LINK = Link(bandwidth=131_072_000.0, latency=0.5e-3)
 DRAW = RequestDraw(0, 0, 0, 0, 0, 8, 3, 1.0, True, 0)
 
 
-def by_hand(rows: list[RequestDraw], link: Link = LINK, **changes: int) -> Case:
+def by_hand(rows: list[RequestDraw], link: Link = LINK, kv_blocks: int = 8) -> Case:
     """Everything is prefilled on instance 0 and decoded on instance 1."""
-    cluster = ClusterSpec((PREFILL, replace(DECODE, **changes)), 4, link=link)
+    cluster = ClusterSpec((PREFILL, replace(DECODE, kv_blocks=kv_blocks)), 4, link=link)
     decoders = np.ones((1, len(rows)), np.int64)
     actions = np.zeros_like(decoders)
     return Case(cluster, Knowledge(), (build_tape(rows, 4),), actions, decoders=decoders)
 
 
-def outcomes(case: Case) -> np.ndarray:
+def outcomes(case: Case) -> NDArray[np.void]:
     assert_equals_reference(case)
     (found,) = record(case.simulation(), case)
     return np.sort(found.outcomes, order="row")
