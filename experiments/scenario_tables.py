@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from prefixgym.envs.scenarios.arrivals import LOADS, PROCESSES
-from prefixgym.envs.scenarios.schema import Scenario, WorkloadSection
+from prefixgym.envs.scenarios.schema import InstanceGroup, Scenario, WorkloadSection
 from prefixgym.envs.scenarios.workloads import GENERATORS, SET_BY_SCENARIO
 from prefixgym.envs.slo import Slo
 from prefixgym.envs.workload.reuse import Reuse, reuse
@@ -52,10 +52,15 @@ def scenarios_table(scenarios: Sequence[Scenario]) -> Table:
     )
 
 
+def _described(group: InstanceGroup) -> str:
+    role = "" if group.role == "mixed" else f" ({group.role})"
+    return f"{group.count} x {group.profile}{role}"
+
+
 def _summary(scenario: Scenario, found: Reuse) -> tuple[str, ...]:
     return (
         scenario.name,
-        "\n".join(f"{g.count} x {g.profile}" for g in scenario.cluster.instances),
+        "\n".join(map(_described, scenario.cluster.instances)),
         scenario.workload.generator,
         f"{found.prompt_tokens:,.0f}",
         f"{found.output_tokens:,.0f}",

@@ -45,8 +45,12 @@ class Spectator:
             self._decisions[e] = None
 
     def note(self, actions: NDArray[np.int64]) -> None:
-        """These actions [E] are about to be taken: call it before the simulation's step."""
+        """These actions [E] are about to be taken: call it before the simulation's step.
+
+        Of pairs [E, 2] the first is shown, where a request is prefilled.
+        """
         view = self.simulation.view
+        actions = actions if actions.ndim == 1 else actions[:, 0]
         for e in np.flatnonzero(~self.simulation.done).tolist():
             request, hits = view.requests[e], view.instances[e]["hit_tokens"]
             instance = int(actions[e]) if actions[e] < len(hits) else None
