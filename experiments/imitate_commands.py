@@ -84,9 +84,10 @@ def imitate(
         judge.add_handcrafted(name)
     shown = {key: value for key, value in asked.items() if key != "scenario"}
     shown |= {"scenario": scenario, "settings": sorted(overrides.items()), "seeds": seeds}
+    learner = f"{'imitate' if rounds else 'clone'} {teacher}"
     best: Round | None = None
     with (
-        Events(folder, judge, 0, f"imitate {teacher}", shown | {"requests": requests}) as events,
+        Events(folder, judge, 0, learner, shown | {"requests": requests}) as events,
         progress_of([1] * (rounds + 1), rounds + 1, "rounds") as on_end,
     ):
 

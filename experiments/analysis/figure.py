@@ -15,6 +15,9 @@ from prefixgym.experiments.analysis.run import Run
 
 # Okabe and Ito's palette, apart for colour-blind readers.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS = ("o", "s", "^")
+"""Where there are more curves than colours."""
+
 _DASHES: tuple[tuple[float, tuple[float, ...]], ...] = (
     (0, (6, 2)), (0, (4, 1.5, 1, 1.5)), (0, (1, 1.5)),
 )  # fmt: skip
@@ -42,8 +45,9 @@ def plot_curves(panels: Panels, path: Path) -> None:
     Thin lines are single seeds, thick ones their means with 95 % intervals; dashed lines are the
     `LEVELS` handcrafted routers that attain most.
     """
-    figure = Figure(figsize=(15.5, 3.4 * len(panels)), layout="constrained")
-    parts = np.atleast_1d(np.array(figure.subfigures(len(panels), 1)))
+    heights = [max(3.4, 0.6 + 0.3 * (len(groups) + LEVELS)) for groups in panels.values()]
+    figure = Figure(figsize=(15.5, sum(heights)), layout="constrained")
+    parts = np.atleast_1d(np.array(figure.subfigures(len(panels), 1, height_ratios=heights)))
     for part, ((scenario, rate), groups) in zip(parts, panels.items(), strict=True):
         axes = part.subplots(1, 4)
         runs = [run for group in groups for run in group.runs]
@@ -80,9 +84,10 @@ def _draw(
             band = scale * found.low, scale * found.high
             ax.fill_between(unit * found.x, *band, color=colour, alpha=0.15, linewidth=0)
         seeds = f" ({len(group.runs)} seeds)" if len(group.runs) > 1 else ""
+        marker = _MARKERS[k // len(_COLOURS) % len(_MARKERS)]
         ax.plot(
-            unit * found.x, scale * found.mean, color=colour, linewidth=1.8, marker="o",
-            markersize=3, label=group.label + seeds,
+            unit * found.x, scale * found.mean, color=colour, linewidth=1.8, marker=marker,
+            markersize=4, label=group.label + seeds,
         )  # fmt: skip
     rows = sorted(handcrafted_in(runs), key=lambda row: -row.validation.attainment)[:LEVELS]
     levels = [scale * getattr(row.validation, metric) for row in rows]
@@ -90,9 +95,11 @@ def _draw(
         ax.axhline(level, color=_LEVEL, linewidth=1.0, linestyle=style, label=row.router, zorder=1)
     matters = np.array([*levels, *(scale * getattr(run.best, metric) for run in runs)])
     if metric == "attainment":
-        spread, low = float(matters.max() - matters.min()), float(matters.min())
+        # The best level and all that is kept; other levels may lie below the axis.
+        low = float(min([*levels[:1], *matters[len(levels) :]]))
+        spread = float(matters.max()) - low
         high = max(float(matters.max()), *(scale * float(run.attainment.max()) for run in runs))
-        bottom = max(ax.get_ylim()[0], low - max(2.0, spread / 2))
+        bottom = max(ax.get_ylim()[0], low - max(0.5, spread / 2))
         ax.set_ylim(bottom, high + 0.05 * (high - bottom))
     else:
         ax.set_yscale("log")
