@@ -281,6 +281,7 @@ def _dispatch(s: SimulationArrays, e: int, i: int, decoder: int) -> None:
     request, flight = s.tapes[e, episode.row], c.flights[e, q]
     _expand_ids(s, e, episode.row, request.cacheable_blocks, c.flight_blocks[e, q])
     flight.instance = i
+    flight.prefiller = i
     flight.decoder = decoder
     flight.expected = request.prompt_tokens
     if not episode.unseen:

@@ -157,10 +157,10 @@ class PrefixRoutingEnv(gym.Env[Observation, np.int64]):
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, Info]:
         """Send the current request to instance `action`, or turn it away (action N)."""
-        if self.episodes.simulation.is_over(0):
-            raise gym.error.ResetNeeded("the episode has ended (or none was started): call reset")
         actions = np.array([action], np.int64)
         self.surface.check(actions)
+        if self.episodes.simulation.is_over(0):
+            raise gym.error.ResetNeeded("the episode has ended (or none was started): call reset")
         observation, rewards, told = self.episodes.step(self.surface.routed(actions))
         terminated = self.episodes.simulation.is_over(0)
         self._show()

@@ -63,16 +63,21 @@ class Pool:
         num_events = np.zeros(num_envs, np.int64)
         decodes = self.half == "decode"
         _tell(view.events, view.num_events, sent, self._place, decodes, events, num_events)
-        return View(
-            self.cluster,
-            view.requests,
-            view.block_ids,
-            view.instances[:, self.members],
-            events,
-            num_events,
-            view.holds[:, self.members],
-            view.num_slots,
+        return dataclasses.replace(self.glance(view), events=events, num_events=num_events)
+
+    def glance(self, view: View) -> View:
+        """The same for who hears no events."""
+        return dataclasses.replace(
+            view,
+            cluster=self.cluster,
+            instances=view.instances[:, self.members],
+            holds=view.holds[:, self.members],
+            num_events=np.zeros_like(view.num_events),
         )
+
+    def places(self, instances: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers within the pool of instances of the cluster; NOT_HERE of others, and of none."""
+        return np.append(self._place, NOT_HERE)[instances]
 
 
 @kernel

@@ -604,7 +604,6 @@ def enqueue(c: ClusterArrays, e: int, i: int, q: int, time: int, known_lost: boo
     flight.num_slots = 0
     flight.published = 0
     flight.instance = i
-    flight.prefiller = i
     flight.received = 0
     flight.next = NONE
     flight.status = FINISHED

@@ -13,8 +13,10 @@ from prefixgym.experiments.analysis.curve import Axis, Group, Metric, curve
 from prefixgym.experiments.analysis.report import Panels, handcrafted_in
 from prefixgym.experiments.analysis.run import Run
 
-# Okabe and Ito's palette, apart for colour-blind readers.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito's palette, apart for colour-blind readers, and a violet for their yellow.
+_COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7A4FA3",
+)  # fmt: skip
 _MARKERS = ("o", "s", "^")
 """Where there are more curves than colours."""
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from prefixgym.agents.learned_router import Observer
 from prefixgym.baselines.router import NOWHERE, Router, make_router
+from prefixgym.baselines.split.pool import NOT_HERE, Pool
 from prefixgym.envs.view.view import View
 from prefixgym.experiments.training.moment import Moment, typical
 
@@ -49,6 +50,8 @@ class Behaviour:
 class Onlooker:
     """Looks on while one or several routers play whole episodes, from their beginning.
 
+    Where instances have roles it looks at the first half of each decision.
+
     Args:
         seeds: of the episodes, [E].
         every: see `EVERY`.
@@ -63,6 +66,10 @@ class Onlooker:
 
     def __call__(self, view: View, chosen: NDArray[np.int64], going: NDArray[np.bool_]) -> None:
         """A decision; see `prefixgym.experiments.evaluate.OnDecision`."""
+        if view.cluster.is_split:
+            pool = Pool(view.cluster, "prefill")
+            view, chosen = pool.glance(view), pool.places(chosen[:, 0])
+            chosen = np.where(chosen == NOT_HERE, len(pool.members), chosen)
         if self._decisions == 0:
             self._others = {name: make_router(name) for name in COMPARED}
             for router in self._others.values():

@@ -208,11 +208,25 @@ class Agentic(AgentBehaviour):
         tape.requests["session"] = session
         if self.closed_loop:
             waits = calls["parent"] != NO_ROW
-            tape.requests["arrival"][waits] = calls["wait"][waits]
+            tape.requests["arrival"][waits] = self._waits(calls)[waits]
             tape.requests["parent"] = calls["parent"]
             tape.requests["then"] = calls["then"]
             link_rows(tape.requests, np.arange(len(calls)))
         return tape
+
+    def _waits(self, calls: NDArray[np.void]) -> NDArray[np.int64]:
+        """Ticks from the last end that a call waits for, among the calls of the tape, to the call.
+
+        Its think time, but for what waits longest for a sub-agent's call from before time 0.
+        """
+        ttft, tpot = int(to_ticks(self.nominal_ttft)), int(to_ticks(self.nominal_tpot))
+        end = calls["time"] + ttft + tpot * calls["output_tokens"]
+        last = calls["time"] - calls["wait"]
+        seen = np.zeros(len(calls), np.int64)
+        follows, joins = calls["parent"] != NO_ROW, calls["then"] != NO_ROW
+        np.maximum.at(seen, np.flatnonzero(follows), end[calls["parent"][follows]])
+        np.maximum.at(seen, calls["then"][joins], end[joins])
+        return calls["wait"] + np.maximum(last - seen, 0)
 
     def _steady_state(
         self,

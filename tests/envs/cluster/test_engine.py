@@ -57,6 +57,7 @@ class EventByEvent:
         flight, request, ids = self.c.flights[0, q], self.requests[row], self.block_ids[row]
         flight["arrival"] = time
         flight["row"] = row
+        flight["decoder"] = state.NONE
         for name in ("prompt_tokens", "output_tokens"):
             flight[name] = request[name]
         flight["cacheable"] = request["cacheable_blocks"]

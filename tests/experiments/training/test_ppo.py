@@ -156,7 +156,7 @@ def test_a_folder_holds_one_training(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_untrained_weights_are_the_prior(tiny: Path) -> None:
-    learner = Learner(small(tiny, prior={"ttft": -3.0}))
+    learner = Learner(small(tiny, prior={"ttft": -1.5}, sharpness=2.0))
     request, instances = map(torch.from_numpy, learner.clusters.seen)
     expected = -3.0 * instances[:, :, COLUMNS.index("ttft")]
     torch.testing.assert_close(learner.actor(request, instances), expected)
