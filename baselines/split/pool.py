@@ -50,6 +50,7 @@ class Pool:
         )
         self._place = np.full(len(cluster.instances), NOT_HERE)
         self._place[self.members] = np.arange(len(self.members))
+        self._events = np.zeros((0, 0), EVENT_VIEW)
 
     def view(self, view: View, sent: NDArray[np.int64]) -> View:
         """What this pool's router sees of a view of the cluster.
@@ -58,12 +59,16 @@ class Pool:
             view: of the whole cluster.
             sent: [2, E, slots], where the request in a slot is prefilled, and where it is decoded.
         """
-        num_envs, length = view.events.shape
-        events = np.zeros((num_envs, _MOST_TOLD * length), EVENT_VIEW)
-        num_events = np.zeros(num_envs, np.int64)
+        num_envs, most = view.num_envs, _MOST_TOLD * int(view.num_events.max())
+        if self._events.shape[0] != num_envs or self._events.shape[1] < most:
+            self._events = np.zeros((num_envs, 2 * most), EVENT_VIEW)
+        part = self.glance(view)
+        part.events = self._events
         decodes = self.half == "decode"
-        _tell(view.events, view.num_events, sent, self._place, decodes, events, num_events)
-        return dataclasses.replace(self.glance(view), events=events, num_events=num_events)
+        _tell(
+            view.events, view.num_events, sent, self._place, decodes, part.events, part.num_events
+        )
+        return part
 
     def glance(self, view: View) -> View:
         """The same for who hears no events."""

@@ -1,0 +1,172 @@
+"""Replay a trace with NVIDIA Dynamo's offline simulator in disaggregated mode.
+
+Which replay runs is decided by its arguments: `run_mocker_trace_replay` disaggregates if it is given
+`prefill_engine_args` and `decode_engine_args`, whose `worker_type` must be "prefill" and "decode",
+with `num_prefill_workers` and `num_decode_workers`. Both pools follow the one `router_mode`.
+
+What Dynamo 1.6.1 then does, measured on hand-made traces:
+
+- Prefill workers are given requests in order of arrival, decode workers in order of the *ends of
+  prefill*, both in turns under `round_robin`.
+- A prefill worker only prefills. When the last chunk is done, it holds the blocks until the decode
+  worker has reserved its own for the prompt, which it does between two steps, and the KV has been
+  moved: tokens · `kv_transfer_bytes_per_token` / `kv_transfer_bandwidth` (of 1e9 bytes/s; by
+  default nothing is charged). Both come from the prefill worker's arguments. Transfers don't share
+  anything: any number of them take as long as one.
+- `kv_transfer_timing_mode` "full_prompt" (the default) moves the whole prompt,
+  "destination_missing" the whole blocks that the decode worker has not cached.
+- The decode worker decodes *all* tokens of the answer, the first too. So TTFT is the end of the first
+  step after the admission there, also for answers of one token. TPOT is (last - first) / (n - 1).
+- Steps take what they do in an aggregated replay (`dynamo_peer`); the first decode step of a request
+  counts its prompt alone as context, with nothing for the token that the prefill has sampled.
+"""
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from prefixgym.experiments.bench.dynamo_peer import (
+    _DRIVER,
+    PACKAGE,
+    PYTHON_VARIABLE,
+    TRACE_BLOCK_SIZE,
+    FixedTiming,
+    _run,
+)
+
+
+@dataclass(frozen=True)
+class SplitPeer:
+    """A cluster whose workers prefill or decode, and route in turns.
+
+    Attributes:
+        prefillers, decoders: workers of either pool.
+        bandwidth: bytes/s of a transfer of KV; None charges nothing for it.
+        kv_bytes_per_token: what is moved for a token of the prompt.
+        num_gpu_blocks, block_size, max_num_batched_tokens, max_num_seqs, max_model_len: of every
+            worker, see `PeerCluster`.
+        timing: None for Dynamo's default polynomial.
+    """
+
+    prefillers: int = 2
+    decoders: int = 2
+    bandwidth: float | None = None
+    kv_bytes_per_token: int = 131_072
+    num_gpu_blocks: int = 5859
+    block_size: int = 512
+    max_num_batched_tokens: int = 8192
+    max_num_seqs: int = 256
+    max_model_len: int = 200_000
+    timing: FixedTiming | None = None
+
+    def engine(self, role: Literal["prefill", "decode"]) -> dict[str, Any]:
+        """Dynamo's arguments for one worker."""
+        engine: dict[str, Any] = {
+            "worker_type": role,
+            "num_gpu_blocks": self.num_gpu_blocks,
+            "block_size": self.block_size,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+            "max_num_seqs": self.max_num_seqs,
+            "max_model_len": self.max_model_len,
+            "timing_model": {"type": "polynomial"},
+        }
+        if self.timing is not None:
+            engine["timing_model"] = {
+                "type": "fixed",
+                "prefill_ms": self.timing.prefill * 1e3,
+                "decode_ms": self.timing.decode * 1e3,
+            }
+        if self.bandwidth is not None:
+            engine["kv_transfer_bandwidth"] = self.bandwidth / 1e9
+            engine["kv_transfer_bytes_per_token"] = self.kv_bytes_per_token
+            engine["kv_transfer_timing_mode"] = "destination_missing"
+        return {"engine": engine}
+
+
+@dataclass(frozen=True, order=True)
+class SplitRequest:
+    """What became of one completed request; times are seconds since the first arrival.
+
+    Attributes:
+        prefilled: the end of its prefill, from which on its blocks are held.
+        activated: its KV has arrived where it is decoded.
+        admitted: it joins the batch there, and is decoded from then on.
+        first_token: the end of the step that began then.
+    """
+
+    arrival: float
+    prefiller: int
+    decoder: int
+    prompt_tokens: int
+    output_tokens: int
+    reused_tokens: int
+    prefilled: float
+    activated: float
+    admitted: float
+    first_token: float
+    finished: float
+
+
+def run_split_peer(
+    trace: Path, cluster: SplitPeer, *, python: Path | None = None
+) -> tuple[SplitRequest, ...]:
+    """Replay a trace in Mooncake's format (JSON lines, not packed) with Dynamo.
+
+    Args:
+        trace: see `run_peer`.
+        cluster: how many workers, and what they are like.
+        python: interpreter whose environment has Dynamo; `$PREFIXGYM_DYNAMO_PYTHON` when None.
+
+    Returns:
+        The completed requests in order of arrival.
+
+    Raises:
+        ValueError: no interpreter was named.
+        RuntimeError: the replay failed; the message ends with Dynamo's own.
+    """
+    interpreter = python or os.environ.get(PYTHON_VARIABLE)
+    if not interpreter:
+        raise ValueError(f"no Python with {PACKAGE}: pass python=…, or set {PYTHON_VARIABLE}")
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        job = {
+            "package": PACKAGE,
+            "trace": str(trace),
+            "report": str(report),
+            "arguments": {
+                "prefill_engine_args": cluster.engine("prefill"),
+                "decode_engine_args": cluster.engine("decode"),
+                "num_prefill_workers": cluster.prefillers,
+                "num_decode_workers": cluster.decoders,
+                "router_mode": "round_robin",
+                "trace_block_size": TRACE_BLOCK_SIZE,
+                "capture_planner_details": False,
+                "capture_per_request": True,
+            },
+        }
+        _run(
+            [str(interpreter), "-I", "-c", _DRIVER],
+            what=f"Dynamo's disaggregated replay of {trace} failed",
+            text=json.dumps(job),
+        )
+        records = json.loads(report.read_text())["per_request"]
+    return tuple(sorted(_request(r) for r in records if r["terminal_status"] == "completed"))
+
+
+def _request(record: dict[str, Any]) -> SplitRequest:
+    return SplitRequest(
+        arrival=record["arrival_time_ms"] / 1e3,
+        prefiller=record["prefill_worker_idx"],
+        decoder=record["decode_worker_idx"],
+        prompt_tokens=record["input_length"],
+        output_tokens=record["output_length"],
+        reused_tokens=record["reused_input_tokens"],
+        prefilled=record["source_held_ms"] / 1e3,
+        activated=record["destination_activated_ms"] / 1e3,
+        admitted=record["decode_admit_ms"] / 1e3,
+        first_token=record["first_token_ms"] / 1e3,
+        finished=record["last_token_ms"] / 1e3,
+    )
