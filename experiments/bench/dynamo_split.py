@@ -1,24 +1,24 @@
 """Replay a trace with NVIDIA Dynamo's offline simulator in disaggregated mode.
 
-Which replay runs is decided by its arguments: `run_mocker_trace_replay` disaggregates if it is given
-`prefill_engine_args` and `decode_engine_args`, whose `worker_type` must be "prefill" and "decode",
-with `num_prefill_workers` and `num_decode_workers`. Both pools follow the one `router_mode`.
+`run_mocker_trace_replay` disaggregates if it is given `prefill_engine_args` and
+`decode_engine_args`, whose `worker_type` must be "prefill" and "decode", with
+`num_prefill_workers` and `num_decode_workers`. Both pools follow one `router_mode`.
 
 What Dynamo 1.6.1 then does, measured on hand-made traces:
 
 - Prefill workers are given requests in order of arrival, decode workers in order of the *ends of
   prefill*, both in turns under `round_robin`.
-- A prefill worker only prefills. When the last chunk is done, it holds the blocks until the decode
-  worker has reserved its own for the prompt, which it does between two steps, and the KV has been
-  moved: tokens · `kv_transfer_bytes_per_token` / `kv_transfer_bandwidth` (of 1e9 bytes/s; by
-  default nothing is charged). Both come from the prefill worker's arguments. Transfers don't share
-  anything: any number of them take as long as one.
+- A prefill worker only prefills. At the end it holds its blocks until the decode worker has
+  reserved its own for the prompt, which that does between two steps (as a rule for one request at a
+  time), and the KV has been moved, in tokens · `kv_transfer_bytes_per_token` /
+  `kv_transfer_bandwidth` (of 1e9 bytes/s; by default nothing is charged). Both are the prefill
+  worker's. Transfers share nothing: any number of them take as long as one.
 - `kv_transfer_timing_mode` "full_prompt" (the default) moves the whole prompt,
   "destination_missing" the whole blocks that the decode worker has not cached.
-- The decode worker decodes *all* tokens of the answer, the first too. So TTFT is the end of the first
-  step after the admission there, also for answers of one token. TPOT is (last - first) / (n - 1).
-- Steps take what they do in an aggregated replay (`dynamo_peer`); the first decode step of a request
-  counts its prompt alone as context, with nothing for the token that the prefill has sampled.
+- The decode worker computes *all* tokens of the answer. So TTFT is the end of the first step after
+  the admission there, also for answers of one token; TPOT is (last - first) / (tokens - 1).
+- Steps take what they do in an aggregated replay (`dynamo_peer`). In its first decode step a
+  request's context is its prompt alone, without the token that its prefill has sampled.
 """
 
 import json
