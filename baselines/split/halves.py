@@ -82,7 +82,8 @@ class NamedHalves(Router):
     """Two routers by name, with their defaults; `pd:PREFILL+DECODE` makes a class for each pair.
 
     Attributes:
-        threshold: as for `Halves`. llm-d's `nonCachedTokens`; Dynamo's default is 5000.
+        threshold: with fewer tokens to compute on the instance that will decode it, a request is
+            prefilled there too; 0 never. llm-d's `nonCachedTokens`; Dynamo's default is 5000.
     """
 
     name = PREFIX

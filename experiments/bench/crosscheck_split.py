@@ -1,7 +1,7 @@
 """Prefill here, decode there: our simulator against NVIDIA Dynamo's disaggregated replay.
 
 The first requests of a trace arrive in a Poisson process at workers of 5,859 blocks of 512 tokens,
-some of which prefill and some decode, under Dynamo's default step times. Three tables:
+some of which prefill and some decode, under Dynamo's default step times. Four tables:
 
 1. *As each does it*: both halves in turns, TTFT and TPOT as either defines them.
 2. *Like with like*: the pairs that Dynamo made, and one token more here. Dynamo's decode worker
@@ -9,16 +9,16 @@ some of which prefill and some decode, under Dynamo's default step times. Three 
    decoders do equal work, "decoding begins" when the request joins the batch of its decoder, and
    the last tokens of both are the same event. What is left are the two rules of `crosscheck` (which
    block goes first, truncated means) and the link.
-3. *What is left is the link*: constant step times and so much memory that nothing is evicted take
-   the two rules away. Without a link all requests agree; with one our decoding begins in the step
-   after the arrival of KV that `kv_arrivals` computes from the ends of prefill at *Dynamo*.
+3. *Nothing evicted*: so much memory takes the first rule away, constant step times the second.
+   Without a link all requests agree then; with one our decoding begins in the step after the
+   arrival of KV that `kv_arrivals` computes from the ends of prefill at *Dynamo*.
+4. *Full decoders*: constant steps, but so few blocks that the decoder preempts requests.
 
     python -m prefixgym.experiments.bench.crosscheck_split <conversation_trace.jsonl.gz>
 """
 
 import argparse
 import dataclasses
-import math
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from prefixgym.envs.workload.tape import Tape
 from prefixgym.experiments.bench.dynamo_peer import PYTHON_VARIABLE, FixedTiming
 from prefixgym.experiments.bench.dynamo_split import SplitPeer, SplitRequest, run_split_peer
+from prefixgym.experiments.bench.kv_arrivals import kv_arrivals
 from prefixgym.experiments.bench.split_replay import in_turns, pairs_of, read, replay, write_poisson
 from prefixgym.experiments.table import Table
 
@@ -38,7 +39,7 @@ SIZES = ((2, 2), (3, 1))
 """Prefill and decode workers."""
 
 RATES = (1.0, 2.5, 4.0)
-"""Requests/s a prefill worker: low, medium, high load; 4.3 are as many as it can do."""
+"""Requests/s a prefill worker: low, medium, high load (where queues last seconds)."""
 
 BANDWIDTHS = (None, 50e9)
 """Bytes/s of a transfer; None: KV is there at once, Dynamo's default."""
@@ -46,8 +47,8 @@ BANDWIDTHS = (None, 50e9)
 CONSTANT = FixedTiming(prefill=0.1503137, decode=0.0107713)
 """Steps that never end together with an arrival: those come at whole milliseconds."""
 
-AMPLE = 60_000
-"""Blocks of a worker that never evicts."""
+AMPLE, SHORT = 60_000, 1_500
+"""Blocks of a worker that never evicts; of one that preempts requests when it decodes for three."""
 
 SAME = 1e-9
 """Seconds between two times that count as one: Dynamo computes in floating-point milliseconds."""
@@ -104,38 +105,6 @@ def like_with_like(requests: Sequence[SplitRequest], outcomes: NDArray[np.void])
     )
 
 
-def kv_arrivals(
-    tape: Tape,
-    cluster: SplitPeer,
-    requests: Sequence[SplitRequest],
-    outcomes: NDArray[np.void],
-) -> NDArray[np.float64]:
-    """When KV arrives by our rules, if prefills end as they did at Dynamo; s [R].
-
-    Transfers take the ports of both workers, in the order in which prefills ended, for all tokens
-    that the decoder has not cached by then: what began to be decoded there before (`outcomes`, of
-    `replay` with `pairs_of(requests)`; nothing is evicted).
-    """
-    if cluster.bandwidth is None:
-        return np.array([request.prefilled for request in requests])
-    size, begun = cluster.block_size, outcomes["arrival"] + outcomes["ttft"]
-    blocks = [tape.block_ids(i)[: r.prompt_tokens // size] for i, r in enumerate(requests)]
-    cached: list[dict[int, float]] = [{} for _ in range(cluster.decoders)]
-    for request, ids, time in zip(requests, blocks, begun.tolist(), strict=True):
-        times = cached[request.decoder]
-        times.update({i: min(time, times.get(i, math.inf)) for i in ids.tolist()})
-    sends, receives = np.zeros(cluster.prefillers), np.zeros(cluster.decoders)
-    arrivals = np.zeros(len(requests))
-    for i in sorted(range(len(requests)), key=lambda i: (requests[i].prefilled, i)):
-        request, times = requests[i], cached[requests[i].decoder]
-        held = [times[block] <= request.prefilled for block in blocks[i].tolist()]
-        missing = request.prompt_tokens - size * (held.index(False) if False in held else len(held))
-        start = max(request.prefilled, sends[request.prefiller], receives[request.decoder])
-        arrivals[i] = start + missing * cluster.kv_bytes_per_token / cluster.bandwidth
-        sends[request.prefiller] = receives[request.decoder] = arrivals[i]
-    return arrivals
-
-
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One cluster at one load.
@@ -160,11 +129,17 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """All sizes, rates and links."""
+    """All sizes, rates and links, with Dynamo's default step times."""
     for prefillers, decoders in SIZES:
         for rate in RATES:
             for bandwidth in BANDWIDTHS:
                 yield Case(SplitPeer(prefillers, decoders, bandwidth), rate)
+
+
+def full_cases() -> Iterator[Case]:
+    """Decoders that preempt requests, with constant step times."""
+    for bandwidth in BANDWIDTHS:
+        yield Case(SplitPeer(3, 1, bandwidth, num_gpu_blocks=SHORT, timing=CONSTANT), RATES[-1])
 
 
 def each_row(theirs: pl.DataFrame, ours: pl.DataFrame) -> tuple[str, ...]:
@@ -183,7 +158,7 @@ def _statistics(values: pl.Series) -> list[float]:
 
 
 def like_row(both: pl.DataFrame) -> tuple[str, ...]:
-    """Of `like_with_like`: reuse in %, start and step in ms with their ratios, differences in ms."""
+    """Of `like_with_like`: same reuse, %; start and step with ratios, gaps of start; ms."""
     same = both.select((pl.col("reused") == pl.col("dynamo_reused")).mean()).item()
     cells = [f"{100 * same:.2f}"]
     for name, digits in (("start", 1), ("step", 3)):
@@ -200,17 +175,22 @@ def like_row(both: pl.DataFrame) -> tuple[str, ...]:
 
 
 def link_row(
-    tape: Tape, case: Case, requests: Sequence[SplitRequest], outcomes: NDArray[np.void]
+    tape: Tape,
+    cluster: SplitPeer,
+    requests: Sequence[SplitRequest],
+    outcomes: NDArray[np.void],
 ) -> tuple[str, ...]:
-    """From the end of prefill until decoding begins (means, ms), the largest difference of a
-    request, and the share of ours that begin in the step after the computed arrival of KV, %.
+    """Of a run with `CONSTANT` steps: from the end of prefill until decoding begins.
+
+    Returns:
+        Both means and the largest difference of a request, ms; the share of ours that begin in the
+        step after the computed arrival of KV, %.
     """
     prefilled = np.array([request.prefilled for request in requests])
     theirs = np.array([request.admitted for request in requests])
     ours = outcomes["arrival"] + outcomes["ttft"]
-    late = ours - kv_arrivals(tape, case.cluster, requests, outcomes)
-    assert case.cluster.timing is not None
-    explained = (late > -SAME) & (late < case.cluster.timing.decode + SAME)
+    late = ours - kv_arrivals(tape, cluster, requests, outcomes)
+    explained = (late > -SAME) & (late < CONSTANT.decode + SAME)
     return (
         f"{1e3 * (theirs - prefilled).mean():.3f}",
         f"{1e3 * (ours - prefilled).mean():.3f}",
@@ -219,39 +199,54 @@ def link_row(
     )
 
 
-def compare(trace: Path, count: int, python: Path | None = None) -> tuple[Table, Table, Table]:
-    """The three tables.
+def compare(trace: Path, count: int, python: Path | None = None) -> list[Table]:
+    """The four tables.
 
     Args:
         trace: Mooncake JSON lines, .gz or plain.
         count: requests to take from its start.
         python: interpreter whose environment has Dynamo; `$PREFIXGYM_DYNAMO_PYTHON` when None.
     """
-    each, like, link = [], [], []
+    each, like, link, full = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "trace.jsonl")
-        for case in cases():
+
+        def twice(cluster: SplitPeer) -> tuple[tuple[SplitRequest, ...], NDArray[np.void]]:
+            """Like with like: Dynamo's requests and our outcomes."""
+            requests = run_split_peer(target, cluster, python=python)
+            return requests, replay(read(target, cluster), cluster, pairs_of(requests), 1)
+
+        for case in [*cases(), *full_cases()]:
             cluster = case.cluster
             write_poisson(trace, target, case.rate * cluster.prefillers, count)
             tape = read(target, cluster)
-            requests = run_split_peer(target, cluster, python=python)
+            requests, outcomes = twice(cluster)
             ours = our_latencies(replay(tape, cluster, in_turns(count, cluster)))
-            each.append(case.name + each_row(dynamo_latencies(requests), ours))
-            outcomes = replay(tape, cluster, pairs_of(requests), more_tokens=1)
+            row = case.name + each_row(dynamo_latencies(requests), ours)
+            if cluster.num_gpu_blocks == SHORT:
+                full.append(row)
+                continue
+            each.append(row)
             like.append(case.name + like_row(like_with_like(requests, outcomes)))
-            calm = dataclasses.replace(cluster, timing=CONSTANT, num_gpu_blocks=AMPLE)
-            requests = run_split_peer(target, calm, python=python)
-            outcomes = replay(tape, calm, pairs_of(requests), more_tokens=1)
-            like_with_like(requests, outcomes)  # the same requests
-            row = link_row(tape, dataclasses.replace(case, cluster=calm), requests, outcomes)
-            link.append(case.name + row)
+            ample = dataclasses.replace(cluster, num_gpu_blocks=AMPLE)
+            calm = dataclasses.replace(ample, timing=CONSTANT)
+            default = ""
+            if cluster.bandwidth is None:
+                both = like_with_like(*twice(ample))
+                default = (
+                    f"{1e3 * (both['start'] - both['dynamo_start']).abs().to_numpy().max():.2f}"
+                )
+            link.append((*case.name, default, *link_row(tape, calm, *twice(calm))))
+    return _tables(each, like, link, full)
+
+
+def _tables(*rows: list[tuple[str, ...]]) -> list[Table]:
+    """Headings for the rows of the four tables."""
+    each, like, link, full = rows
     name = ("workers", "requests/s", "link")
-    return (
-        Table(
-            "As each does it: mean, p50, p99 (ms)",
-            (*name, "TTFT: Dynamo", "ours", "ratio", "TPOT: Dynamo", "ours", "ratio"),
-            each,
-        ),
+    latencies = (*name, "TTFT: Dynamo", "ours", "ratio", "TPOT: Dynamo", "ours", "ratio")
+    return [
+        Table("As each does it: mean, p50, p99 (ms)", latencies, each),
         Table(
             "Like with like",
             (
@@ -269,17 +264,19 @@ def compare(trace: Path, count: int, python: Path | None = None) -> tuple[Table,
             like,
         ),
         Table(
-            "Constant steps, nothing evicted",
+            "Nothing evicted",
             (
                 *name,
-                "end of prefill until decoding begins, mean, ms: Dynamo",
+                "default steps: largest difference of a request until decoding begins, ms",
+                "constant steps: end of prefill until decoding begins, mean, ms: Dynamo",
                 "ours",
                 "largest difference of a request, ms",
                 "explained by ports, %",
             ),
             link,
         ),
-    )
+        Table("Full decoders: mean, p50, p99 (ms)", latencies, full),
+    ]
 
 
 def main() -> None:

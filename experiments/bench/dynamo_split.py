@@ -19,6 +19,8 @@ What Dynamo 1.6.1 then does, measured on hand-made traces:
   the admission there, also for answers of one token; TPOT is (last - first) / (tokens - 1).
 - Steps take what they do in an aggregated replay (`dynamo_peer`). In its first decode step a
   request's context is its prompt alone, without the token that its prefill has sampled.
+- A request that the decode worker preempts is computed anew there in no time: neither it nor what
+  decodes beside it waits for that.
 """
 
 import json
