@@ -12,7 +12,8 @@ some of which prefill and some decode, under Dynamo's default step times. Four t
 3. *Nothing evicted*: so much memory takes the first rule away, constant step times the second.
    Without a link all requests agree then; with one our decoding begins in the step after the
    arrival of KV that `kv_arrivals` computes from the ends of prefill at *Dynamo*.
-4. *Full decoders*: constant steps, but so few blocks that the decoder preempts requests.
+4. *Full decoders*: constant steps, but so few blocks that the decoder preempts requests, with what
+   that costs here and with what it costs at Dynamo: nothing.
 
     python -m prefixgym.experiments.bench.crosscheck_split <conversation_trace.jsonl.gz>
 """
@@ -32,6 +33,11 @@ from prefixgym.envs.workload.tape import Tape
 from prefixgym.experiments.bench.dynamo_peer import PYTHON_VARIABLE, FixedTiming
 from prefixgym.experiments.bench.dynamo_split import SplitPeer, SplitRequest, run_split_peer
 from prefixgym.experiments.bench.kv_arrivals import kv_arrivals
+from prefixgym.experiments.bench.split_latencies import (
+    dynamo_latencies,
+    like_with_like,
+    our_latencies,
+)
 from prefixgym.experiments.bench.split_replay import in_turns, pairs_of, read, replay, write_poisson
 from prefixgym.experiments.table import Table
 
@@ -52,57 +58,6 @@ AMPLE, SHORT = 60_000, 1_500
 
 SAME = 1e-9
 """Seconds between two times that count as one: Dynamo computes in floating-point milliseconds."""
-
-
-def dynamo_latencies(requests: Sequence[SplitRequest]) -> pl.DataFrame:
-    """Columns ttft and tpot (s), as Dynamo defines them; no tpot for answers of one token."""
-    return pl.DataFrame(
-        [
-            (r.first_token - r.arrival, (r.finished - r.first_token) / (r.output_tokens - 1))
-            if r.output_tokens > 1
-            else (r.first_token - r.arrival, None)
-            for r in requests
-        ],
-        schema={"ttft": pl.Float64, "tpot": pl.Float64},
-        orient="row",
-    )
-
-
-def our_latencies(outcomes: NDArray[np.void]) -> pl.DataFrame:
-    """Columns ttft and tpot (s), as we define them; no tpot for answers of one token."""
-    frame = pl.DataFrame({name: outcomes[name] for name in ("ttft", "tpot", "output_tokens")})
-    return frame.select("ttft", tpot=pl.when(pl.col("output_tokens") > 1).then("tpot"))
-
-
-def like_with_like(requests: Sequence[SplitRequest], outcomes: NDArray[np.void]) -> pl.DataFrame:
-    """Both fates of every request.
-
-    Args:
-        requests: Dynamo's, in order of arrival.
-        outcomes: of `replay` with `pairs_of(requests)` and one token more.
-
-    Returns:
-        dynamo_reused and reused (tokens); dynamo_start and start: from the arrival until decoding
-        begins, dynamo_step and step: from then on for each token of Dynamo's answer (s).
-
-    Raises:
-        ValueError: not the same requests.
-    """
-    if len(requests) != len(outcomes) or [r.arrival for r in requests] != list(outcomes["arrival"]):
-        raise ValueError(
-            f"found {len(requests)} requests completed by Dynamo and {len(outcomes)} by us, must "
-            "be the same at the same times"
-        )
-    return pl.DataFrame(
-        {
-            "dynamo_reused": [r.reused_tokens for r in requests],
-            "reused": outcomes["hit_tokens"],
-            "dynamo_start": [r.admitted - r.arrival for r in requests],
-            "start": outcomes["ttft"],
-            "dynamo_step": [(r.finished - r.admitted) / r.output_tokens for r in requests],
-            "step": outcomes["tpot"],
-        }
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,11 +177,15 @@ def compare(trace: Path, count: int, python: Path | None = None) -> list[Table]:
             tape = read(target, cluster)
             requests, outcomes = twice(cluster)
             ours = our_latencies(replay(tape, cluster, in_turns(count, cluster)))
-            row = case.name + each_row(dynamo_latencies(requests), ours)
+            row = each_row(dynamo_latencies(requests), ours)
             if cluster.num_gpu_blocks == SHORT:
-                full.append(row)
+                full.append((*case.name, "as prefill", *row))
+                pairs = in_turns(count, cluster)
+                ours = our_latencies(replay(tape, cluster, pairs, free_recompute=True))
+                row = each_row(dynamo_latencies(requests), ours)
+                full.append((*case.name, "nothing", *row))
                 continue
-            each.append(row)
+            each.append(case.name + row)
             like.append(case.name + like_row(like_with_like(requests, outcomes)))
             ample = dataclasses.replace(cluster, num_gpu_blocks=AMPLE)
             calm = dataclasses.replace(ample, timing=CONSTANT)
@@ -244,9 +203,9 @@ def _tables(*rows: list[tuple[str, ...]]) -> list[Table]:
     """Headings for the rows of the four tables."""
     each, like, link, full = rows
     name = ("workers", "requests/s", "link")
-    latencies = (*name, "TTFT: Dynamo", "ours", "ratio", "TPOT: Dynamo", "ours", "ratio")
+    latencies = ("TTFT: Dynamo", "ours", "ratio", "TPOT: Dynamo", "ours", "ratio")
     return [
-        Table("As each does it: mean, p50, p99 (ms)", latencies, each),
+        Table("As each does it: mean, p50, p99 (ms)", (*name, *latencies), each),
         Table(
             "Like with like",
             (
@@ -275,7 +234,11 @@ def _tables(*rows: list[tuple[str, ...]]) -> list[Table]:
             ),
             link,
         ),
-        Table("Full decoders: mean, p50, p99 (ms)", latencies, full),
+        Table(
+            "Full decoders: mean, p50, p99 (ms)",
+            (*name, "computing anew takes here", *latencies),
+            full,
+        ),
     ]
 
 
