@@ -42,7 +42,7 @@ PYTHON_VARIABLE = "PREFIXGYM_DYNAMO_PYTHON"
 TRACE_BLOCK_SIZE = 512
 """Prompt tokens that one of a Mooncake trace's `hash_ids` stands for."""
 
-_DRIVER = """
+DRIVER = """
 import json, sys, time
 from importlib.metadata import version
 from dynamo._core import run_mocker_trace_replay
@@ -171,7 +171,7 @@ def install(venv: Path) -> Path:
     EnvBuilder(with_pip=True).create(venv)
     python = venv / "bin" / "python"
     requirement = f"{PACKAGE}=={VERSION}"
-    _run(
+    run_command(
         [str(python), "-m", "pip", "install", "--quiet", "--no-deps", requirement],
         what=f"could not install {requirement} into {venv}",
     )
@@ -219,8 +219,8 @@ def run_peer(
                 "capture_per_request": per_request,
             },
         }
-        _run(
-            [str(interpreter), "-I", "-c", _DRIVER],
+        run_command(
+            [str(interpreter), "-I", "-c", DRIVER],
             what=f"Dynamo's replay of {trace} failed",
             text=json.dumps(job),
         )
@@ -292,7 +292,7 @@ def _outcomes(records: Any) -> tuple[PeerRequest, ...]:
     return tuple(sorted(outcomes, key=dataclasses.astuple))
 
 
-def _run(command: list[str], *, what: str, text: str = "") -> None:
+def run_command(command: list[str], *, what: str, text: str = "") -> None:
     environment = {**os.environ, "DYN_LOG": "error"}
     try:
         subprocess.run(

@@ -31,12 +31,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from prefixgym.experiments.bench.dynamo_peer import (
-    _DRIVER,
+    DRIVER,
     PACKAGE,
     PYTHON_VARIABLE,
     TRACE_BLOCK_SIZE,
     FixedTiming,
-    _run,
+    run_command,
 )
 
 
@@ -149,8 +149,8 @@ def run_split_peer(
                 "capture_per_request": True,
             },
         }
-        _run(
-            [str(interpreter), "-I", "-c", _DRIVER],
+        run_command(
+            [str(interpreter), "-I", "-c", DRIVER],
             what=f"Dynamo's disaggregated replay of {trace} failed",
             text=json.dumps(job),
         )
