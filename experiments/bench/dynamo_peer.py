@@ -293,6 +293,7 @@ def _outcomes(records: Any) -> tuple[PeerRequest, ...]:
 
 
 def run_command(command: list[str], *, what: str, text: str = "") -> None:
+    """Run a command that gets `text` on stdin; RuntimeError names `what` failed, and how."""
     environment = {**os.environ, "DYN_LOG": "error"}
     try:
         subprocess.run(
