@@ -46,7 +46,8 @@ def show(router: Annotated[str, typer.Argument()], as_json: Json = False) -> Non
         print_tables([parameters_table(router)])
     setting = next(iter(facts["parameters"].items()), None)
     example = "" if setting is None else f" --set {setting[0]}={setting[1]}"
-    typer.echo(f"\nTry it: prefixgym evaluate {router} --scenario chat-8{example}")
+    scenario = "split-8" if facts["family"] == "split" else "chat-8"
+    typer.echo(f"\nTry it: prefixgym evaluate {router} --scenario {scenario}{example}")
 
 
 @app.command()

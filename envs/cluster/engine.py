@@ -359,7 +359,9 @@ def _start_step(c: ClusterArrays, e: int, i: int, time: int) -> None:
         scale_cost(c.nominal[settings, i], instance.factor, cost)
     first = instance.decoding
     undisturbed = _keep_running(c, e, i)
-    if undisturbed:
+    # A step that preempts all there is takes no time: it is the next one that admits. Blocks that
+    # are kept for transfers are the only reason for that.
+    if undisturbed or status.running == 0:
         budget = limits.max_batched_tokens - instance.decoding
         for b in range(instance.decoding, status.running):
             budget -= c.running[e, i, b].chunk

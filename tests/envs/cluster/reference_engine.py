@@ -186,9 +186,8 @@ class ReferenceEngine:
                 request.scheduled = tokens
                 budget -= tokens
                 position += 1
-        while (
-            not preempted and self.waiting and budget > 0 and len(self.running) < self.max_sequences
-        ):
+        may_admit = not preempted or not self.running  # an empty step takes no time
+        while may_admit and self.waiting and budget > 0 and len(self.running) < self.max_sequences:
             request = self.waiting[0]
             is_new = request.hit_tokens is None
             if request.received:
