@@ -1,5 +1,6 @@
 """What a compiled simulation did, recorded and held against the reference or another run."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from reference_simulation import ReferenceSimulation, play_reference
 from prefixgym.envs.cluster import state
 from prefixgym.envs.cluster.state import CANCELLED as GONE
 from prefixgym.envs.simulation import Simulation
-from prefixgym.envs.view.view import CANCELLED, ENDED, FAILED, STARTED
+from prefixgym.envs.view.view import CANCELLED, ENDED, FAILED, FIRST_TOKEN, STARTED
 
 Event = tuple[float, int, int, int]
 
@@ -27,15 +28,16 @@ def assert_same(found: NDArray[np.void], expected: NDArray[np.void], where: str 
         assert equal, f"{where} {name}: found {found[name]}, expected {expected[name]}"
 
 
-def in_order(events: list[Event]) -> list[Event]:
+def in_order(events: list[Event], starts: Sequence[int] = (STARTED,)) -> list[Event]:
     """Events (time, row, instance, kind) with the starts of an instant last, by instance.
 
-    A step that starts touches no other instance, so that nobody need say which is first.
+    A step that starts touches no other instance, so that nobody need say which is first. `starts`
+    are the kinds that come with one: first tokens too, of what was prefilled elsewhere.
     """
 
     def place(event: Event) -> tuple[float, int]:
         time, _, instance, kind = event
-        return time, 1 + instance if kind == STARTED else 0
+        return time, 1 + instance if kind in starts else 0
 
     return sorted(events, key=place)
 
@@ -73,6 +75,7 @@ def assert_equals_reference(case: Case) -> ReferenceSimulation:
     # Rows of the requests in flight, by slot. A slot may be another router's before the one whose
     # request had it hears of that one's end.
     in_flight: list[dict[int, int]] = [{} for _ in expected.replicas]
+    starts = (STARTED,) if case.decoders is None else (STARTED, FIRST_TOKEN)
     untold = {None, *(request.row for request in expected.ended if request.status == GONE)}
     for k, decision in enumerate(expected.decisions):
         rows = in_flight[decision.replica]
@@ -85,7 +88,7 @@ def assert_equals_reference(case: Case) -> ReferenceSimulation:
         heard = view.events[0, : view.num_events[0]].tolist()
         found = [(t, rows[slot], i, kind) for t, slot, i, kind in heard]
         assert heard == sorted(heard, key=lambda event: event[0]), where
-        assert in_order(found) == in_order(decision.events), where
+        assert in_order(found, starts) == in_order(decision.events, starts), where
         for _, slot, _, kind in heard:
             if kind in OVER:
                 del rows[slot]
