@@ -21,10 +21,8 @@ help:
 leaderboard: kernels
 	$(BIN)/prefixgym leaderboard $(LEADERBOARD_ARGS)
 
-# One process more than there are cores: parity tests wait for the real routers' clocks.
 test: lint build/peers kernels
-	PYTEST_XDIST_AUTO_NUM_WORKERS=$$($(BIN)/python -c 'import os; print(1 + (os.cpu_count() or 1))') \
-		$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
 bench: kernels
 	$(BIN)/prefixgym bench --page docs/benchmarks.md $(BENCH_ARGS)
