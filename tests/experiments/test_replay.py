@@ -91,5 +91,5 @@ def test_four_times_as_many_requests_take_no_more_memory(tmp_path: Path) -> None
     short, long = map(
         int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     )
-    # Peaks of equal work differ by up to a sixth on a busy machine; all requests would take 4 times.
+    # Peaks of equal work differ by up to a sixth on a busy machine; all requests would be 4 times.
     assert long < 1.4 * short
