@@ -42,7 +42,7 @@ PYTHON_VARIABLE = "PREFIXGYM_DYNAMO_PYTHON"
 TRACE_BLOCK_SIZE = 512
 """Prompt tokens that one of a Mooncake trace's `hash_ids` stands for."""
 
-DRIVER = """
+_DRIVER = """
 import json, sys, time
 from importlib.metadata import version
 from dynamo._core import run_mocker_trace_replay
@@ -75,30 +75,57 @@ class FixedTiming:
     decode: float
 
 
-@dataclass(frozen=True)
-class PeerCluster:
-    """The simulated cluster; the defaults are the comparison of DESIGN §12.
+@dataclass(frozen=True, kw_only=True)
+class PeerEngine:
+    """What all workers of a simulated cluster have in common.
 
     Attributes:
-        instances: engines, all alike and each with prefill and decode.
         num_gpu_blocks: KV blocks of an engine.
         block_size: tokens a KV block; need not be the trace's `TRACE_BLOCK_SIZE`.
         max_num_batched_tokens: prefilled plus decoded tokens of a step.
         max_num_seqs: running requests of an engine.
         max_model_len: tokens; prompts this long are rejected, outputs are cut off there.
-        router: Dynamo's round robin, which walks the requests in arrival order, or its KV router,
-            which breaks ties at random and cannot be seeded.
         timing: None for Dynamo's default polynomial.
     """
 
-    instances: int = 10
     num_gpu_blocks: int = 5859
     block_size: int = 512
     max_num_batched_tokens: int = 8192
     max_num_seqs: int = 256
     max_model_len: int = 200_000
-    router: Literal["round_robin", "kv_router"] = "round_robin"
     timing: FixedTiming | None = None
+
+    def engine_arguments(self) -> dict[str, Any]:
+        """Dynamo's arguments for one worker."""
+        engine: dict[str, Any] = {
+            "num_gpu_blocks": self.num_gpu_blocks,
+            "block_size": self.block_size,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+            "max_num_seqs": self.max_num_seqs,
+            "max_model_len": self.max_model_len,
+            "timing_model": {"type": "polynomial"},
+        }
+        if self.timing is not None:
+            engine["timing_model"] = {
+                "type": "fixed",
+                "prefill_ms": self.timing.prefill * 1e3,
+                "decode_ms": self.timing.decode * 1e3,
+            }
+        return engine
+
+
+@dataclass(frozen=True)
+class PeerCluster(PeerEngine):
+    """The simulated cluster; the defaults are the comparison of DESIGN §12.
+
+    Attributes:
+        instances: engines, all alike and each with prefill and decode.
+        router: Dynamo's round robin, which walks the requests in arrival order, or its KV router,
+            which breaks ties at random and cannot be seeded.
+    """
+
+    instances: int = 10
+    router: Literal["round_robin", "kv_router"] = "round_robin"
 
 
 @dataclass(frozen=True)
@@ -171,7 +198,7 @@ def install(venv: Path) -> Path:
     EnvBuilder(with_pip=True).create(venv)
     python = venv / "bin" / "python"
     requirement = f"{PACKAGE}=={VERSION}"
-    run_command(
+    _run(
         [str(python), "-m", "pip", "install", "--quiet", "--no-deps", requirement],
         what=f"could not install {requirement} into {venv}",
     )
@@ -198,6 +225,29 @@ def run_peer(
         ValueError: no interpreter was named.
         RuntimeError: the replay failed; the message ends with Dynamo's own.
     """
+    cluster = cluster or PeerCluster()
+    arguments = {
+        "extra_engine_args": {"engine": cluster.engine_arguments()},
+        "num_workers": cluster.instances,
+        "router_mode": cluster.router,
+        "capture_per_request": per_request,
+    }
+    return _result(run_replay(trace, arguments, python=python, what="Dynamo's replay"))
+
+
+def run_replay(
+    trace: Path, arguments: Mapping[str, Any], *, python: Path | None, what: str
+) -> dict[str, Any]:
+    """What Dynamo's `run_mocker_trace_replay` reports with these arguments, as JSON.
+
+    Args:
+        trace, python: as for `run_peer`.
+        arguments: by name, besides those that all replays have.
+        what: stands in the message if it fails.
+
+    Raises:
+        ValueError, RuntimeError: as for `run_peer`.
+    """
     interpreter = python or os.environ.get(PYTHON_VARIABLE)
     if not interpreter:
         raise ValueError(
@@ -215,40 +265,18 @@ def run_peer(
             "trace": str(source),
             "report": str(report),
             "arguments": {
-                **_arguments(cluster or PeerCluster()),
-                "capture_per_request": per_request,
+                **arguments,
+                "trace_block_size": TRACE_BLOCK_SIZE,
+                "capture_planner_details": False,
             },
         }
-        run_command(
-            [str(interpreter), "-I", "-c", DRIVER],
-            what=f"Dynamo's replay of {trace} failed",
+        _run(
+            [str(interpreter), "-I", "-c", _DRIVER],
+            what=f"{what} of {trace} failed",
             text=json.dumps(job),
         )
-        return _result(json.loads(report.read_text()))
-
-
-def _arguments(cluster: PeerCluster) -> dict[str, Any]:
-    engine: dict[str, Any] = {
-        "num_gpu_blocks": cluster.num_gpu_blocks,
-        "block_size": cluster.block_size,
-        "max_num_batched_tokens": cluster.max_num_batched_tokens,
-        "max_num_seqs": cluster.max_num_seqs,
-        "max_model_len": cluster.max_model_len,
-        "timing_model": {"type": "polynomial"},
-    }
-    if cluster.timing is not None:
-        engine["timing_model"] = {
-            "type": "fixed",
-            "prefill_ms": cluster.timing.prefill * 1e3,
-            "decode_ms": cluster.timing.decode * 1e3,
-        }
-    return {
-        "extra_engine_args": {"engine": engine},
-        "trace_block_size": TRACE_BLOCK_SIZE,
-        "num_workers": cluster.instances,
-        "router_mode": cluster.router,
-        "capture_planner_details": False,
-    }
+        found: dict[str, Any] = json.loads(report.read_text())
+        return found
 
 
 def _result(report: Mapping[str, Any]) -> PeerResult:
@@ -292,7 +320,7 @@ def _outcomes(records: Any) -> tuple[PeerRequest, ...]:
     return tuple(sorted(outcomes, key=dataclasses.astuple))
 
 
-def run_command(command: list[str], *, what: str, text: str = "") -> None:
+def _run(command: list[str], *, what: str, text: str = "") -> None:
     """Run a command that gets `text` on stdin; RuntimeError names `what` failed, and how."""
     environment = {**os.environ, "DYN_LOG": "error"}
     try:

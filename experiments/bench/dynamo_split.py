@@ -23,64 +23,31 @@ What Dynamo 1.6.1 then does, measured on hand-made traces:
   decodes beside it waits for that.
 """
 
-import json
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from prefixgym.experiments.bench.dynamo_peer import (
-    DRIVER,
-    PACKAGE,
-    PYTHON_VARIABLE,
-    TRACE_BLOCK_SIZE,
-    FixedTiming,
-    run_command,
-)
+from prefixgym.experiments.bench.dynamo_peer import PeerEngine, run_replay
 
 
 @dataclass(frozen=True)
-class SplitPeer:
+class SplitPeer(PeerEngine):
     """A cluster whose workers prefill or decode, and route in turns.
 
     Attributes:
         prefillers, decoders: workers of either pool.
         bandwidth: bytes/s of a transfer of KV; None charges nothing for it.
         kv_bytes_per_token: what is moved for a token of the prompt.
-        num_gpu_blocks, block_size, max_num_batched_tokens, max_num_seqs, max_model_len: of every
-            worker, see `PeerCluster`.
-        timing: None for Dynamo's default polynomial.
     """
 
     prefillers: int = 2
     decoders: int = 2
     bandwidth: float | None = None
     kv_bytes_per_token: int = 131_072
-    num_gpu_blocks: int = 5859
-    block_size: int = 512
-    max_num_batched_tokens: int = 8192
-    max_num_seqs: int = 256
-    max_model_len: int = 200_000
-    timing: FixedTiming | None = None
 
     def engine(self, role: Literal["prefill", "decode"]) -> dict[str, Any]:
-        """Dynamo's arguments for one worker."""
-        engine: dict[str, Any] = {
-            "worker_type": role,
-            "num_gpu_blocks": self.num_gpu_blocks,
-            "block_size": self.block_size,
-            "max_num_batched_tokens": self.max_num_batched_tokens,
-            "max_num_seqs": self.max_num_seqs,
-            "max_model_len": self.max_model_len,
-            "timing_model": {"type": "polynomial"},
-        }
-        if self.timing is not None:
-            engine["timing_model"] = {
-                "type": "fixed",
-                "prefill_ms": self.timing.prefill * 1e3,
-                "decode_ms": self.timing.decode * 1e3,
-            }
+        """Dynamo's arguments for one worker of a role."""
+        engine = {"worker_type": role, **self.engine_arguments()}
         if self.bandwidth is not None:
             engine["kv_transfer_bandwidth"] = self.bandwidth / 1e9
             engine["kv_transfer_bytes_per_token"] = self.kv_bytes_per_token
@@ -115,12 +82,11 @@ class SplitRequest:
 def run_split_peer(
     trace: Path, cluster: SplitPeer, *, python: Path | None = None
 ) -> tuple[SplitRequest, ...]:
-    """Replay a trace in Mooncake's format (JSON lines, not packed) with Dynamo.
+    """Replay a trace in Mooncake's format with Dynamo.
 
     Args:
-        trace: see `run_peer`.
+        trace, python: as for `run_peer`.
         cluster: how many workers, and what they are like.
-        python: interpreter whose environment has Dynamo; `$PREFIXGYM_DYNAMO_PYTHON` when None.
 
     Returns:
         The completed requests in order of arrival.
@@ -129,32 +95,16 @@ def run_split_peer(
         ValueError: no interpreter was named.
         RuntimeError: the replay failed; the message ends with Dynamo's own.
     """
-    interpreter = python or os.environ.get(PYTHON_VARIABLE)
-    if not interpreter:
-        raise ValueError(f"no Python with {PACKAGE}: pass python=…, or set {PYTHON_VARIABLE}")
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder, "report.json")
-        job = {
-            "package": PACKAGE,
-            "trace": str(trace),
-            "report": str(report),
-            "arguments": {
-                "prefill_engine_args": cluster.engine("prefill"),
-                "decode_engine_args": cluster.engine("decode"),
-                "num_prefill_workers": cluster.prefillers,
-                "num_decode_workers": cluster.decoders,
-                "router_mode": "round_robin",
-                "trace_block_size": TRACE_BLOCK_SIZE,
-                "capture_planner_details": False,
-                "capture_per_request": True,
-            },
-        }
-        run_command(
-            [str(interpreter), "-I", "-c", DRIVER],
-            what=f"Dynamo's disaggregated replay of {trace} failed",
-            text=json.dumps(job),
-        )
-        records = json.loads(report.read_text())["per_request"]
+    arguments = {
+        "prefill_engine_args": cluster.engine("prefill"),
+        "decode_engine_args": cluster.engine("decode"),
+        "num_prefill_workers": cluster.prefillers,
+        "num_decode_workers": cluster.decoders,
+        "router_mode": "round_robin",
+        "capture_per_request": True,
+    }
+    what = "Dynamo's disaggregated replay"
+    records = run_replay(trace, arguments, python=python, what=what)["per_request"]
     return tuple(sorted(_request(r) for r in records if r["terminal_status"] == "completed"))
 
 

@@ -62,14 +62,16 @@ class Onlooker:
         self._every = every
         self._decisions = 0
         self._others: dict[str, Router] = {}
+        self._pool: Pool | None = None  # of those that prefill, where instances have roles
         self._seen: list[_Look] = []
 
     def __call__(self, view: View, chosen: NDArray[np.int64], going: NDArray[np.bool_]) -> None:
         """A decision; see `prefixgym.experiments.evaluate.OnDecision`."""
         if view.cluster.is_split:
-            pool = Pool(view.cluster, "prefill")
-            view, chosen = pool.glance(view), pool.places(chosen[:, 0])
-            chosen = np.where(chosen == NOT_HERE, len(pool.members), chosen)
+            if self._pool is None:
+                self._pool = Pool(view.cluster, "prefill")
+            view, chosen = self._pool.glance(view), self._pool.places(chosen[:, 0])
+            chosen = np.where(chosen == NOT_HERE, len(self._pool.members), chosen)
         if self._decisions == 0:
             self._others = {name: make_router(name) for name in COMPARED}
             for router in self._others.values():
